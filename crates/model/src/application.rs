@@ -1,4 +1,4 @@
-//! What users ask for.
+//! Applications: what users ask for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,31 +19,31 @@ use crate::time::Timestamp;
 pub struct ApplicationSpec {
     pub v: u32,
     pub created_at: Timestamp,
-    /// A framework's name, where the user chose it; otherwise it is detected.
+    /// A framework's name, if the user chose it; otherwise it is detected.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
-    /// Where the user scaled or set a command; other process types follow the release.
+    /// The process types that the user scaled or set a command of; others follow the release.
     #[serde(default)]
     pub processes: BTreeMap<ProcessType, ProcessSpec>,
     /// The application's own public port.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Chosen by a command: the project's own file does not change it.
+    /// Whether a command chose it: then the project's own file does not change it.
     #[serde(default)]
     pub port_chosen: bool,
-    /// Host names beside `NAME.localhost`.
+    /// The host names beside `NAME.localhost`.
     #[serde(default)]
     pub domains: Vec<String>,
-    /// Chosen by commands: the project's own file does not change them.
+    /// Whether commands chose them: then the project's own file does not change them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub domains_chosen: bool,
-    /// Since when it has each of them; one that is not there, since it was created.
+    /// The time since which it has each of them; one that is not there, since it was created.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub domains_since: BTreeMap<String, Timestamp>,
-    /// Added by a command to what releases keep; as in `Recipe::persist`.
+    /// The paths that a command added to what releases keep; as in `Recipe::persist`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub persist: Vec<String>,
-    /// Raised by `restart`: instances started for a lower number are replaced.
+    /// A number that `restart` raises: instances started for a lower one are replaced.
     #[serde(default)]
     pub restart: u32,
     #[serde(flatten)]
@@ -81,7 +81,7 @@ impl ApplicationSpec {
             self.domains.iter().map(|domain| (domain.clone(), since(domain))).collect();
     }
 
-    /// Whether a release was pushed to this application, not to another one of its name.
+    /// Returns whether a release was pushed to this application, not to another one of its name.
     pub fn owns(&self, release: &Release) -> bool {
         release.settings.pushed_to.is_none_or(|created| created == self.created_at)
     }
@@ -97,14 +97,14 @@ fn is_false(value: &bool) -> bool {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSpec {
-    /// Wanted instances in the whole cluster.
+    /// The wanted instances in the whole cluster.
     pub count: u32,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// `app::NAME::holder`: which node has the files of the application's persistent paths. Written by
-/// the coordinator of the first release that has such paths.
+/// `app::NAME::holder`: the node that has the files of the application's persistent paths. Written
+/// by the coordinator of the first release that has such paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
     pub v: u32,
@@ -114,16 +114,16 @@ pub struct Holder {
     pub unknown: Unknown,
 }
 
-/// `app::NAME::move`: its files are to go to another node. Written by the command that asks for
-/// it, then by that node, which deletes it when the files are its own.
+/// `app::NAME::move`: the order to move its files to another node. Written by the command that asks
+/// for it, then by that node, which deletes it when the files are its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Move {
     pub v: u32,
     pub to: NodeId,
-    /// Tells one request from the next.
+    /// The time of the request, which tells one from the next.
     pub asked_at: Timestamp,
     pub phase: MovePhase,
-    /// Why it failed.
+    /// The reason why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(flatten)]
@@ -134,15 +134,15 @@ pub struct Move {
 #[serde(rename_all = "kebab-case")]
 pub enum MovePhase {
     Asked,
-    /// While it runs.
+    /// The files are copied while it runs.
     Copying,
     /// It is stopped, and what changed meanwhile is copied.
     Stopped,
-    /// It is where it was.
+    /// The move failed: it is where it was.
     Failed,
 }
 
-/// How the router speaks to an instance.
+/// The protocol that the router speaks to an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstanceProtocol {
@@ -158,7 +158,8 @@ impl InstanceProtocol {
     }
 }
 
-/// How a release wants to be run: from its `cortex.toml` or the like, frozen with the release.
+/// The way in which a release wants to be run: from its `cortex.toml` or the like, frozen with the
+/// release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     #[serde(default)]
@@ -171,44 +172,48 @@ pub struct Settings {
     pub rollout: RolloutMode,
     /// A name from `router_core::balance`.
     pub balance: String,
-    /// What its web instances speak.
+    /// The protocol that its web instances speak.
     #[serde(default, skip_serializing_if = "InstanceProtocol::is_default")]
     pub protocol: InstanceProtocol,
     /// What keeps requests together on one instance, for strategies that do so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<RequestKey>,
-    /// What tells clients apart when requests wait. Never a cookie: who sends none would be many.
+    /// What tells clients apart when requests wait. Never a cookie: a client that sends none would
+    /// be many.
     #[serde(default, skip_serializing_if = "RequestKey::is_address")]
     pub fair: RequestKey,
-    /// So long a new instance takes less than its part.
+    /// The milliseconds for which a new instance takes less than its part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_start_ms: Option<u64>,
-    /// After so long without an answer, another instance is asked too, if that does no harm.
+    /// The milliseconds without an answer after which another instance is asked too, if that does
+    /// no harm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: u64,
-    /// When the application was created that this was pushed to: one of the same name that was
-    /// destroyed is another. None in records of before that was kept.
+    /// The time when the application was created that this was pushed to: one of the same name that
+    /// was destroyed is another. `None` in records from before that was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pushed_to: Option<Timestamp>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What Heroku and Kubernetes give a process between SIGTERM and SIGKILL.
+/// The milliseconds between SIGTERM and SIGKILL, as many as Heroku and Kubernetes give.
 pub const STOP_GRACE_MS_DEFAULT: u64 = 30_000;
-/// What Heroku and Kamal give a web process to bind its port, and Rails with many gems may need.
+/// The milliseconds that a web process has to bind its port: what Heroku and Kamal give, and Rails
+/// with many gems may need.
 pub const START_TIMEOUT_MS_DEFAULT: u64 = 60_000;
 
-/// A master whose workers cannot start, and a server that cannot reach its database, fail within
-/// this as a rule.
+/// The milliseconds in which, as a rule, a master whose workers cannot start and a server that
+/// cannot reach its database fail.
 pub const SETTLE_MS_DEFAULT: u64 = 4_000;
 
 fn settle_ms_default() -> u64 {
     SETTLE_MS_DEFAULT
 }
 
-/// How requests are kept together where nothing else is said: a name from `router_core::balance`.
+/// The strategy that keeps requests together if nothing else is said: a name from
+/// `router_core::balance`.
 pub const STICKY_BALANCE: &str = "rendezvous";
 
 impl Default for Settings {
@@ -231,14 +236,14 @@ impl Default for Settings {
     }
 }
 
-/// What of a request says which client or session it belongs to. Written `address`, `address/V4`,
-/// `address/V4/V6`, `header:NAME` or `cookie:NAME`.
+/// The part of a request that says which client or session it belongs to. Written `address`,
+/// `address/V4`, `address/V4/V6`, `header:NAME` or `cookie:NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RequestKey {
     #[default]
     Address,
-    /// So many leading bits of it.
+    /// The leading bits of the address, this many of it.
     Prefix {
         v4: u8,
         v6: u8,
@@ -255,11 +260,11 @@ pub enum RequestKey {
 )]
 pub struct BadRequestKey(String);
 
-/// Longer names of headers and cookies are typing mistakes.
+/// Bytes of a header's or cookie's name; longer ones are typing mistakes.
 const REQUEST_KEY_LENGTH_MAX: usize = 64;
-/// All of an IPv4 address.
+/// Bits of an IPv4 address: all of it.
 pub const PREFIX_V4_MAX: u8 = 32;
-/// A subscriber has as many IPv6 addresses as he likes beyond these bits.
+/// Bits of an IPv6 address that count: a subscriber has as many addresses as he likes beyond them.
 pub const PREFIX_V6_MAX: u8 = 64;
 
 impl RequestKey {
@@ -293,7 +298,7 @@ impl FromStr for RequestKey {
     }
 }
 
-/// As in `24` or `24/56`. Whole addresses have one form alone: `address`.
+/// Returns the prefix of `24` or `24/56`. Whole addresses have only one form: `address`.
 fn prefix(bits: &str) -> Option<RequestKey> {
     let number = |text: &str, max: u8| {
         let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
@@ -334,28 +339,28 @@ impl fmt::Display for RequestKey {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// Answered with 200 to 399 by a healthy instance; without it a bound port is enough.
+    /// The path that a healthy instance answers with 200 to 399; without it a bound port is enough.
     #[serde(default)]
     pub path: Option<String>,
     /// The name that the project's own files have it asked by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The application's first domain when the release was made: where no other name is said, it is
-    /// asked by this one, as many applications answer to their own names alone.
+    /// The application's first domain when the release was made: if no other name is given, it is
+    /// asked by this one, as many applications only answer to their own names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// What is sent beside `Host`.
+    /// The headers that are sent beside `Host`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// From the start of the process until it must be ready.
+    /// The milliseconds from the start of the process until it must be ready.
     pub start_timeout_ms: u64,
-    /// So long an instance that answers nothing, or nothing but errors of its own, has to live and
-    /// to hold its port before it counts as ready.
+    /// The milliseconds that an instance that answers nothing, or nothing but errors of its own,
+    /// has to live and to hold its port before it counts as ready.
     #[serde(default = "settle_ms_default")]
     pub settle_ms: u64,
-    /// One probe's time limit.
+    /// The time limit of one probe, in milliseconds.
     pub timeout_ms: u64,
-    /// Between two probes by the checker.
+    /// The milliseconds between two probes by the checker.
     pub interval_ms: u64,
 }
 
@@ -375,7 +380,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// What a probe of that application sends as `Host`.
+    /// Returns what a probe of that application sends as `Host`.
     pub fn host(&self, application: &ApplicationName) -> String {
         let said = self.host.as_ref().or(self.domain.as_ref());
         said.cloned().unwrap_or_else(|| format!("{application}.localhost"))
@@ -384,19 +389,21 @@ impl Health {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Resident memory of an instance's whole process tree; above it the instance is replaced.
+    /// The resident memory of an instance's whole process tree, in bytes; above it the instance is
+    /// replaced.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// Requests at a time per instance; overrides what the framework's recipe says.
+    /// The requests at a time per instance; overrides what the framework's recipe says.
     #[serde(default)]
     pub concurrency: Option<u32>,
-    /// What the steps of a build, or those of a release, may take: memory of the whole tree ...
+    /// The bytes of memory that the steps of a build, or those of a release, may take: of the whole
+    /// tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_memory_bytes: Option<u64>,
-    /// ... cores ...
+    /// The cores that they may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_cores: Option<u32>,
-    /// ... and time, for all of them together.
+    /// The milliseconds that all of them together may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_time_ms: Option<u64>,
 }
@@ -407,6 +414,7 @@ pub enum RolloutMode {
     /// New instances start beside the old ones; traffic switches when they are ready.
     #[default]
     StartFirst,
-    /// For applications whose versions cannot overlap: the old ones stop before the new ones start.
+    /// The old instances stop before the new ones start, for applications whose versions cannot
+    /// overlap.
     StopFirst,
 }

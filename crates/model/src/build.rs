@@ -1,5 +1,5 @@
-//! What a release runs, named by what it was made of. Releases of one build share its directory
-//! on a node, so that a change of variables and a rollback install nothing again.
+//! Builds: what a release runs, named by what it was made of. Releases of one build share its
+//! directory on a node, so that a change of variables and a rollback install nothing again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::hex::{from_hex, to_hex};
 use crate::id::{IdError, ReleaseId};
 
-/// Half of a BLAKE3 hash: builds of one application are told apart, nobody gains by a collision.
+/// Bytes of a build's hash, half of a BLAKE3 hash: builds of one application are told apart, nobody
+/// gains by a collision.
 pub const BUILD_HASH_BYTES: usize = 16;
 
 /// The name of a build. It is used as the name of a directory and as a token of keys.
@@ -18,7 +19,7 @@ pub const BUILD_HASH_BYTES: usize = 16;
 pub enum BuildId {
     /// The hash of source, recipe and the variables that become part of the build.
     Content([u8; BUILD_HASH_BYTES]),
-    /// The release alone has it: releases that were made before builds had names.
+    /// The release, which alone has it: releases that were made before builds had names.
     Of(ReleaseId),
 }
 

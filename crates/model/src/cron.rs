@@ -6,15 +6,15 @@ use crate::id::NodeId;
 use crate::record::Unknown;
 use crate::time::Timestamp;
 
-/// Part of a release's recipe.
+/// A scheduled command, part of a release's recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CronRecipe {
     pub name: String,
-    /// Five fields, validated.
+    /// The schedule of five fields, validated.
     pub schedule: String,
-    /// Of the system's zone data: "Europe/Berlin".
+    /// A time zone of the system's zone data: "Europe/Berlin".
     pub timezone: String,
-    /// Run by `/bin/sh -c` in the release's directory.
+    /// The command, which `/bin/sh -c` runs in the release's directory.
     pub command: String,
 }
 
@@ -27,13 +27,13 @@ pub struct CronRun {
     pub due: Timestamp,
     pub node: NodeId,
     pub started_at: Timestamp,
-    /// A run that its node did not survive is tried again.
+    /// The number of the attempt: a run that its node did not survive is tried again.
     pub attempt: u32,
     #[serde(default)]
     pub ended_at: Option<Timestamp>,
     #[serde(default)]
     pub success: bool,
-    /// For people: "exit status 1".
+    /// The end in words for people: "exit status 1".
     #[serde(default)]
     pub how: Option<String>,
     #[serde(default)]

@@ -4,7 +4,8 @@
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Its upper bits are weak for short names: where they count, see `bytes` and `spread`.
+/// Returns the FNV-1a hash. Its upper bits are weak for short names: where they count, see `bytes`
+/// and `spread`.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -15,14 +16,14 @@ pub fn bytes(bytes: &[u8]) -> u64 {
     mix(fnv1a(bytes))
 }
 
-/// The last step of SplitMix64: near inputs come far apart, and zero stays zero.
+/// Applies the last step of SplitMix64: near inputs come far apart, and zero stays zero.
 pub fn spread(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
 }
 
-/// Near inputs come far apart.
+/// Mixes a word, so that near inputs come far apart.
 pub fn mix(word: u64) -> u64 {
     spread(word.wrapping_add(STEP))
 }
@@ -31,7 +32,7 @@ pub fn pair(one: u64, other: u64) -> u64 {
     mix(one ^ mix(other))
 }
 
-/// The next number by chance; the state begins as a seed.
+/// Returns the next number by chance; the state begins as a seed.
 pub fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_add(STEP);
     spread(*state)

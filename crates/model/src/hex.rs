@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// In lower case.
+/// Returns the bytes as digits in lower case.
 pub fn to_hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
@@ -12,7 +12,8 @@ pub fn to_hex(bytes: &[u8]) -> String {
     text
 }
 
-/// None unless there are two digits for each byte, in either case, and nothing else.
+/// Returns the bytes; `None` unless there are two digits for each byte, in either case, and nothing
+/// else.
 pub fn from_hex<const LENGTH: usize>(text: &str) -> Option<[u8; LENGTH]> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if pairs.len() != LENGTH || !rest.is_empty() {

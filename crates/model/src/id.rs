@@ -6,15 +6,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// One DNS label, as an application answers on `NAME.localhost`.
+/// Bytes of an application's name: one DNS label, as an application answers on `NAME.localhost`.
 pub const APPLICATION_NAME_LENGTH_MAX: usize = 63;
-/// Long enough for any name seen in a Procfile; it becomes part of file names.
+/// Bytes of a process type: long enough for any name seen in a Procfile; it becomes part of file
+/// names.
 pub const PROCESS_TYPE_LENGTH_MAX: usize = 40;
-/// Node ids appear in keys, file names and on screen.
+/// Bytes of a node id, which appears in keys, file names and on screen.
 pub const NODE_ID_LENGTH_MAX: usize = 16;
 
 pub type Slot = u32;
-/// Rises with every process started in one slot on one node; never used again.
+/// A number that rises with every process started in one slot on one node; never used again.
 pub type Generation = u64;
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub struct ApplicationName(String);
 text_id!(ApplicationName);
 
 impl ApplicationName {
-    /// The nearest valid name: what `push` uses for a directory with an odd name.
+    /// Returns the nearest valid name: what `push` uses for a directory with an odd name.
     pub fn suggest(text: &str) -> ApplicationName {
         let mut name = String::new();
         for c in text.chars().flat_map(char::to_lowercase) {
@@ -162,7 +163,7 @@ impl FromStr for NodeId {
     }
 }
 
-/// A release is told apart by its number and the node that made it: two nodes cut off from each
+/// The id of a release, which is its number and the node that made it: two nodes cut off from each
 /// other may both make number 7.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -172,7 +173,7 @@ pub struct ReleaseId {
 }
 
 impl ReleaseId {
-    /// What people see and type where no second release has the same number.
+    /// Returns what people see and type if no second release has the same number.
     pub fn short(&self) -> String {
         format!("v{}", self.number)
     }
@@ -210,7 +211,7 @@ impl From<ReleaseId> for String {
     }
 }
 
-/// `web.1` of one application: the place that a process fills.
+/// The place that a process fills: `web.1` of one application.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InstanceId {
     pub application: ApplicationName,
@@ -219,7 +220,7 @@ pub struct InstanceId {
 }
 
 impl InstanceId {
-    /// Without the application: `web.1`.
+    /// Returns the place without the application: `web.1`.
     pub fn label(&self) -> String {
         format!("{}.{}", self.process, self.slot)
     }

@@ -1,4 +1,4 @@
-//! What runs.
+//! Instances: what runs.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,27 +13,28 @@ use crate::time::Timestamp;
 pub struct Claim {
     pub v: u32,
     pub claimed_at: Timestamp,
-    /// Oldest first; at most `INCARNATIONS_MAX`.
+    /// The processes, oldest first; at most `INCARNATIONS_MAX`.
     pub incarnations: Vec<Incarnation>,
-    /// NODE runs it on until another one does: whoever claims it now wins, once ready.
+    /// The offer of the slot to others: NODE runs it on until another node does; one that claims it
+    /// now wins, once ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Offer>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// Why a slot is offered to others, and so who may take it.
+/// The reason why a slot is offered to others, and so who may take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Offer {
-    /// For balance: only a node that is better off may take it.
+    /// It is offered for balance: only a node that is better off may take it.
     Balance,
-    /// NODE is drained or cannot run it: anybody may.
+    /// NODE is drained or cannot run it: any node may take it.
     Leave,
 }
 
-/// An old one draining, a current one, a new one starting, and one more that is being stopped
-/// because a newer release overtook it.
+/// Incarnations of a slot: an old one draining, a current one, a new one starting, and one more
+/// that is being stopped because a newer release overtook it.
 pub const INCARNATIONS_MAX: usize = 4;
 
 impl Claim {
@@ -53,26 +54,27 @@ impl Claim {
 pub struct Incarnation {
     pub generation: Generation,
     pub release: ReleaseId,
-    /// `ApplicationSpec::restart` when it was started.
+    /// The value of `ApplicationSpec::restart` when it was started.
     pub restart: u32,
     pub state: InstanceState,
-    /// On the node's loopback; web processes only.
+    /// The port on the node's loopback; web processes only.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Likewise, for what does not speak HTTP.
+    /// The ports there for what does not speak HTTP.
     #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
     pub ports: InstancePorts,
     #[serde(default)]
     pub process: Option<ProcessIdentity>,
     #[serde(default)]
     pub started_at: Option<Timestamp>,
-    /// Requests at a time; none for no limit.
+    /// The requests at a time; `None` for no limit.
     #[serde(default)]
     pub concurrency: Option<u32>,
-    /// Starts after the first one in this slot for this release that followed a failure.
+    /// The number of starts after the first one in this slot for this release that followed a
+    /// failure.
     #[serde(default)]
     pub restarts: u32,
-    /// Why it is in this state, where a person would ask: "exit status 1", "memory limit".
+    /// The reason for its state, if a person would ask: "exit status 1", "memory limit".
     #[serde(default)]
     pub reason: Option<String>,
     /// What is odd about its first answer: "GET / answers 404".
@@ -80,7 +82,7 @@ pub struct Incarnation {
     pub remark: Option<String>,
 }
 
-/// A pid alone may be another process after a reboot or a wrap.
+/// The identity of a process: a pid alone may be another process after a reboot or a wrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     pub pid: u32,
@@ -92,14 +94,14 @@ pub struct ProcessIdentity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InstanceState {
-    /// Started, or about to be; not yet healthy.
+    /// The process was started, or is about to be; it is not yet healthy.
     Starting,
-    /// Healthy. It takes traffic if its release is the serving one.
+    /// The process is healthy. It takes traffic if its release is the serving one.
     Ready,
-    /// Takes no new requests; stopped when the last one is answered.
+    /// The process takes no new requests; it is stopped when the last one is answered.
     Draining,
-    /// Ended because it was told to.
+    /// The process ended because it was told to.
     Stopped,
-    /// Ended by itself; started again after a pause.
+    /// The process ended by itself; it is started again after a pause.
     Crashed,
 }

@@ -12,7 +12,7 @@ use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId};
 use crate::value::ContentHash;
 
 pub const SEPARATOR: &str = "::";
-/// Keys live in memory on every node and travel in every commit.
+/// Bytes of a key; keys live in memory on every node and travel in every commit.
 pub const KEY_LENGTH_MAX: usize = 1024;
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -34,8 +34,8 @@ fn validate(text: &str) -> Result<(), KeyError> {
     let shown = || text.escape_debug().take(80).collect();
     let (mut token, mut control) = (0, false);
     let mut rest = text.as_bytes();
-    // Every write and lookup comes by: one pass over the bytes takes a third of what iterating over
-    // tokens and characters takes.
+    // Every write and lookup comes this way: one pass over the bytes takes a third of what
+    // iterating over tokens and characters takes.
     while let [byte, after @ ..] = rest {
         if rest.starts_with(SEPARATOR.as_bytes()) {
             if token == 0 {
@@ -63,10 +63,10 @@ fn validate(text: &str) -> Result<(), KeyError> {
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// Keys under this token are this node's board: in memory only, never replicated.
+    /// The first token of this node's board, whose keys are in memory only and never replicated.
     pub const LOCAL: &str = "local";
 
-    /// Whether the text could be parsed, without taking a copy of it.
+    /// Returns whether the text could be parsed, without taking a copy of it.
     pub fn is_valid(text: &str) -> bool {
         validate(text).is_ok()
     }
@@ -101,7 +101,7 @@ impl TryFrom<String> for Key {
     }
 }
 
-/// Shares the text.
+/// The key shares the text.
 impl TryFrom<Arc<str>> for Key {
     type Error = KeyError;
     fn try_from(text: Arc<str>) -> Result<Self, KeyError> {
@@ -128,8 +128,8 @@ impl fmt::Display for Key {
     }
 }
 
-/// Matches the key itself and everything below it, by whole tokens: `foo::bar` matches
-/// `foo::bar::baz`, never `foo::barbaz`. The empty prefix matches everything.
+/// A prefix of keys. It matches the key itself and everything below it, by whole tokens: `foo::bar`
+/// matches `foo::bar::baz`, never `foo::barbaz`. The empty prefix matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix(String);
 
@@ -180,20 +180,20 @@ pub enum TypedKey {
     Release(ApplicationName, ReleaseId),
     /// The tar archive that was pushed.
     Source(ApplicationName, ContentHash),
-    /// What came of a build on a node, as a tar archive; for nodes of this platform.
+    /// The result of a build on a node, as a tar archive; for nodes of this platform.
     Artefact(ApplicationName, BuildId, NodeId, String),
-    /// What became of a release that does not serve as it was to.
+    /// The fate of a release that does not serve as it was to.
     Outcome(ApplicationName, ReleaseId),
     Rollout(ApplicationName),
-    /// Who has the files of its persistent paths.
+    /// The node that has the files of its persistent paths.
     Holder(ApplicationName),
-    /// Those files are to go to another node.
+    /// The order to move those files to another node.
     Move(ApplicationName),
     /// The last run of a scheduled command.
     Cron(ApplicationName, String),
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
-    /// What the checker of the first says of an instance that the second runs.
+    /// The verdict of the first node's checker on an instance that the second node runs.
     Testimony(NodeId, InstanceId, NodeId),
     Member(NodeId),
     /// A node of the cluster that keeps no store, and so is no member of it.
@@ -203,9 +203,9 @@ pub enum TypedKey {
     NodeLoad(NodeId),
     /// The binary that all nodes are to run.
     Roll,
-    /// Its bytes.
+    /// The bytes of that binary.
     Binary(ContentHash),
-    /// How far one node is with that.
+    /// The progress of one node with that.
     NodeUpgrade(NodeId),
     Board(Board),
 }
@@ -215,17 +215,17 @@ pub enum TypedKey {
 pub enum Board {
     /// The router has taken this incarnation out and nothing is in flight on it.
     Drained(InstanceId, u64),
-    /// Resident memory of an incarnation in bytes, as text.
+    /// The resident memory of an incarnation in bytes, as text.
     Memory(InstanceId, u64),
     /// The router met a connection refused, reset or cut on this incarnation; the value says what.
     Suspect(InstanceId, u64),
-    /// The claim of another node as that one says it, which this node's disk has no room for; empty
-    /// where it was deleted.
+    /// The claim of another node as that node states it, which this node's disk has no room for;
+    /// empty if it was deleted.
     Unkept(InstanceId, NodeId),
 }
 
-/// Where the board of `own` shows a claim of another node that its disk had no room for: it must
-/// know who else runs what it runs.
+/// Returns the key at which the board of `own` shows a claim of another node that its disk had no
+/// room for: it must know who else runs what it runs.
 pub fn note_unkept(own: &NodeId, key: &Key) -> Option<Key> {
     match TypedKey::parse(key)? {
         TypedKey::Claim(instance, node) if node != *own => {
@@ -291,7 +291,7 @@ impl TypedKey {
         Key(text.into())
     }
 
-    /// None for keys of users and of newer versions.
+    /// Parses a key; `None` for keys of users and of newer versions.
     pub fn parse(key: &Key) -> Option<TypedKey> {
         let tokens: Vec<&str> = key.tokens().collect();
         let instance = |app: &str, process: &str, slot: &str| {
@@ -363,7 +363,7 @@ impl TypedKey {
         })
     }
 
-    /// The application that this key belongs to.
+    /// Returns the application that this key belongs to.
     pub fn application(&self) -> Option<&ApplicationName> {
         match self {
             TypedKey::Spec(app)
@@ -398,18 +398,19 @@ impl TypedKey {
     }
 }
 
-/// Everything users said about one application, and all its releases.
+/// Returns the prefix of everything users said about one application, and of all its releases.
 pub fn application_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("app::{app}"))
 }
 
-/// What is known of other nodes' claims that this one has no room for: of one application, or all.
+/// Returns the prefix of what is known of other nodes' claims that this one has no room for: of one
+/// application, or all.
 pub fn unkept_prefix(application: Option<&ApplicationName>) -> Prefix {
     let all = "local::unkept".to_string();
     Prefix(application.map_or(all.clone(), |application| format!("{all}::{application}")))
 }
 
-/// All claims on one application's slots.
+/// Returns the prefix of all claims on one application's slots.
 pub fn instances_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("instance::{app}"))
 }

@@ -1,7 +1,8 @@
 //! Deliberate mistakes of a machine, to prove that the simulator would notice them. Compiled only
 //! with the feature `mutants` of the crate that names them, which nothing that ships turns on.
 
-/// The module's content: the names of its mistakes, numbered from one as the simulator counts them.
+/// Defines the module's content: the names of its mistakes, numbered from one as the simulator
+/// counts them.
 #[macro_export]
 macro_rules! mutants {
     ($($(#[$about:meta])* $name:ident = $number:literal,)+) => {

@@ -1,21 +1,22 @@
-//! What nobody on the web is given, wherever it lies: what tells of the platform, keys, dumps and
+//! What nobody on the web is given, wherever it is: what reveals the platform, keys, dumps and
 //! copies that editors leave behind. One list for the router's files and for PHP's front end, which
 //! has it as text. By names alone; paths are decoded and relative to what is served.
 
 use crate::release::StaticMount;
 
-/// What a directory is that is served.
+/// The kind of directory that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// Made to be served: a file called `package.json` is what its author put there.
+    /// It was made to be served: a file called `package.json` is what its author put there.
     Directory,
-    /// The project itself, or what a build made of it: what describes it is no page.
+    /// It is the project itself, or what a build made of it: what describes it is no page.
     Project,
 }
 
-/// At most one `*`, which stands for any characters; in lower case. Names of files, anywhere.
+/// Names of files, anywhere. Each has at most one `*`, which stands for any characters, and is in
+/// lower case.
 pub const FILES: &[&str] = &[
-    // The platform's own.
+    // The platform's own files.
     "cortex.toml",
     "procfile",
     "procfile.*",
@@ -80,7 +81,7 @@ pub const FILES: &[&str] = &[
     "#*#",
 ];
 
-/// The same, where the project itself is served.
+/// Names of files that are kept back too if the project itself is served.
 pub const PROJECT_FILES: &[&str] = &[
     "app.json",
     "staticfile",
@@ -137,7 +138,7 @@ pub const PROJECT_FILES: &[&str] = &[
     "build.sbt",
     "*.cabal",
     "stack.yaml",
-    // How it is built, run and delivered.
+    // The files that say how it is built, run and delivered.
     "dockerfile",
     "dockerfile.*",
     "*.dockerfile",
@@ -201,39 +202,39 @@ pub const PROJECT_FILES: &[&str] = &[
     "*.log",
 ];
 
-/// Names of directories of which nothing is given, anywhere. Hidden ones are among them.
+/// Names of directories of which nothing is given, anywhere. Hidden ones are kept back as well.
 pub const DIRECTORIES: &[&str] = &["*.bak", "*.backup", "*.old", "*.orig", "*~"];
 
-/// The same, where the project itself is served.
+/// Names of directories that are kept back too if the project itself is served.
 pub const PROJECT_DIRECTORIES: &[&str] = &["node_modules", "__pycache__"];
 
-/// Packages of Composer, of Bundler and of Go. Templates of pages have what browsers load there,
-/// too, and that alone is given.
+/// The directory of the packages of Composer, of Bundler and of Go. Templates of pages have what
+/// browsers load there, too, and only that is given.
 pub const PACKAGES: &str = "vendor";
 
-/// By the ends of names: what a page loads.
+/// The ends of names of what a page loads.
 pub const ASSETS: &[&str] = &[
     "css", "js", "mjs", "map", "woff", "woff2", "ttf", "otf", "eot", "svg", "png", "jpg", "jpeg",
     "gif", "webp", "avif", "ico", "wasm",
 ];
 
-/// Pages, which may be about any of these: `dockerfile.html`.
+/// The ends of names of pages, which may be about any of these: `dockerfile.html`.
 pub const PAGES: &[&str] = &["html", "htm"];
 
-/// What files are packed in: they are what they are inside.
+/// The ends of names of packed files: they are what they are inside.
 pub const PACKED: &[&str] = &["gz", "bz2", "xz", "zst", "br", "zip", "7z", "rar"];
 
-/// Programs that would be shown instead of run: for whoever runs none of them.
+/// Programs that would be shown instead of run, for a server that runs none of them.
 pub const PROGRAMS: &[&str] =
     &["*.php", "*.phtml", "*.php3", "*.php4", "*.php5", "*.php7", "*.php8", "*.phps", "*.phar"];
 
-/// What such a program's name goes on with where it was laid aside, as in `config.php.dist`.
+/// What such a program's name goes on with if it was laid aside, as in `config.php.dist`.
 pub const SOURCES: &[&str] = &[".php.", ".php-", ".php_"];
 
 /// The one hidden name that is meant for all.
 pub const WELL_KNOWN: &str = ".well-known";
 
-/// Whether this file is kept back, here by its path below what is served.
+/// Returns whether this file is kept back, here by its path below what is served.
 pub fn is_kept_back(path: &str, served: Served) -> bool {
     let is_project = served == Served::Project;
     let mut names = path.split('/').filter(|name| !name.is_empty());
@@ -265,7 +266,7 @@ pub fn is_kept_back(path: &str, served: Served) -> bool {
 }
 
 impl StaticMount {
-    /// `is_built`: a build made the site, and nothing else runs.
+    /// Returns what is served; `is_built` says that a build made the site, and nothing else runs.
     pub fn served(&self, is_built: bool) -> Served {
         if is_built || self.directory == "." { Served::Project } else { Served::Directory }
     }

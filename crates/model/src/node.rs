@@ -1,4 +1,4 @@
-//! Machines.
+//! Nodes.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +13,11 @@ pub struct Member {
     pub v: u32,
     pub id: NodeId,
     pub joined_at: Timestamp,
-    /// Where it was reached when it came in; `node::ID::address` says where it is now.
+    /// The addresses at which it was reached when it came in; `node::ID::address` says where it is
+    /// now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// BLAKE3 of the public key that it showed when it came in, hexadecimal.
+    /// The BLAKE3 of the public key that it showed when it came in, hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<String>,
     #[serde(flatten)]
@@ -24,7 +25,7 @@ pub struct Member {
 }
 
 /// `node::ID::address`: where other members reach it, `HOST:PORT` each, and the key that it shows.
-/// Written by that node when it changes, and by whoever lets it in again.
+/// Written by that node when it changes, and by the node that lets it in again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeAddress {
     pub v: u32,
@@ -43,12 +44,12 @@ pub struct NodeInfo {
     pub version: String,
     pub cores: u32,
     pub memory_bytes: u64,
-    /// Kind of processor, C library and system, as `x86_64-glibc2.36-debian12`: what is built on a
-    /// node runs on others that say the same. Empty where it could not be told.
+    /// The kind of processor, C library and system, as `x86_64-glibc2.36-debian12`: what is built
+    /// on a node runs on others that say the same. Empty if it could not be told.
     #[serde(default)]
     pub platform: String,
     pub started_at: Timestamp,
-    /// Where this node's public HTTP listens, if it has a router.
+    /// The address at which this node's public HTTP listens, if it has a router.
     pub http: String,
     #[serde(default)]
     pub roles: Roles,
@@ -56,8 +57,8 @@ pub struct NodeInfo {
     pub unknown: Unknown,
 }
 
-/// `cluster::drained::ID`: takes nothing new and gives away what it runs, until the record is
-/// deleted. Written by a user's command.
+/// `cluster::drained::ID`: says that a node takes nothing new and gives away what it runs, until
+/// the record is deleted. Written by a user's command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drained {
     pub v: u32,

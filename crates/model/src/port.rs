@@ -29,7 +29,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// A public port. Written `1883/tcp`.
+/// A public port, written `1883/tcp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortId {
@@ -85,10 +85,10 @@ impl From<PortId> for String {
     }
 }
 
-/// Where a process listens for what comes to each public port, on its node's loopback.
+/// The ports on its node's loopback at which a process listens for what comes to each public port.
 pub type InstancePorts = BTreeMap<PortId, u16>;
 
-/// How an instance is told who asks.
+/// The way in which an instance is told who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {
@@ -96,7 +96,7 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// Every router listens on `id` and passes on what comes there.
+/// The recipe of a public port: every router listens on `id` and passes on what comes there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRecipe {
     pub id: PortId,
@@ -105,7 +105,7 @@ pub struct PortRecipe {
     pub env: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// After such a silence a connection or a flow is over.
+    /// The milliseconds of silence after which a connection or a flow is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
 }

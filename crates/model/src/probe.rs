@@ -26,7 +26,7 @@ pub struct Verdict {
 #[serde(rename_all = "snake_case")]
 pub enum Health {
     Healthy,
-    /// It exists but fails its health path or does not answer in time.
+    /// The instance exists but fails its health path or does not answer in time.
     Failing,
     /// Nothing listens there any more.
     Gone,

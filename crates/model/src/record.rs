@@ -1,4 +1,4 @@
-//! How records are written: JSON objects with a version `v`, and fields of newer versions kept.
+//! The format of records: JSON objects with a version `v`, and fields of newer versions kept.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
-/// The format that this build writes.
+/// The version of the format that this build writes.
 pub const RECORD_VERSION: u32 = 1;
 
-/// Fields that this build does not know; written back unchanged.
+/// The fields that this build does not know, which are written back unchanged.
 pub type Unknown = BTreeMap<String, Value>;
 
 #[derive(Debug, Error)]
@@ -21,7 +21,7 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     serde_json::to_vec(record).expect("records have string keys and no failing serializers")
 }
 
-/// Values in the store are hostile input: this never panics.
+/// Decodes a record. Values in the store are hostile input: this never panics.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
     Ok(serde_json::from_slice(bytes)?)
 }

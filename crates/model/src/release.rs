@@ -1,4 +1,4 @@
-//! What was pushed: immutable once made.
+//! Releases: what was pushed, immutable once made.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Release {
     /// A tar archive in the store under `app::NAME::source::HASH`.
     pub source: ContentHash,
     pub source_bytes: u64,
-    /// None in records of before builds had names: this release alone has it.
+    /// The build; `None` in records from before builds had names: this release alone has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildId>,
     pub recipe: Recipe,
@@ -30,12 +30,13 @@ pub struct Release {
     pub created_at: Timestamp,
     /// The user who pushed, as the operating system names them.
     pub author: String,
-    /// For people: "push of abc123", "rollback to v3".
+    /// What happened in words for people: "push of abc123", "rollback to v3".
     pub note: String,
-    /// What served when this was asked for: where `rollback` goes by default.
+    /// The release that served when this was asked for, which is where `rollback` goes by default.
     #[serde(default)]
     pub replaces: Option<ReleaseId>,
-    /// Made without anybody's asking: it brings back what served before this one.
+    /// The release that this one takes back: made without anybody's asking, it brings back what
+    /// served before that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes_back: Option<ReleaseId>,
     #[serde(flatten)]
@@ -48,59 +49,60 @@ impl Release {
     }
 }
 
-/// How one release is built, released and started: what detection found, overridden by what the
-/// project's own files say.
+/// The way in which one release is built, released and started: what detection found, overridden by
+/// what the project's own files say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
     /// A name from `recipe_core::frameworks`, for example `rails`.
     pub framework: String,
     /// The file that decided, and why: "manage.py names Django".
     pub decided_by: String,
-    /// Once per release and node: dependencies, assets.
+    /// The steps that run once per release and node: dependencies, assets.
     #[serde(default)]
     pub build: Vec<Step>,
-    /// Once per release in the cluster: migrations.
+    /// The steps that run once per release in the cluster: migrations.
     #[serde(default)]
     pub release: Vec<Step>,
-    /// What the build steps leave is of use on other machines of the same kind; none where it names
-    /// this machine or its own path, as virtual environments do.
+    /// What says that the build steps leave something of use on other machines of the same kind;
+    /// `None` if it names this machine or its own path, as virtual environments do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub portable: Option<Portable>,
     #[serde(default)]
     pub processes: BTreeMap<ProcessType, ProcessRecipe>,
-    /// Given to steps and processes; never overrides what the user configured.
+    /// The variables given to steps and processes; they never override what the user configured.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Variables that become part of what is built: another value needs another build. A `*` at the
-    /// end stands for any rest of the name.
+    /// The variables that become part of what is built: another value needs another build. A `*` at
+    /// the end stands for any rest of the name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baked: Vec<String>,
-    /// Directories relative to the release that come first in `PATH`, for steps, processes and
+    /// The directories relative to the release that come first in `PATH`, for steps, processes and
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]
     pub path: Vec<String>,
-    /// Interpreters and compilers that it needs, and in which versions.
+    /// The interpreters and compilers that it needs, and in which versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<Runtime>,
-    /// Paths relative to the source that outlive a release.
+    /// The paths relative to the source that outlive a release.
     #[serde(default)]
     pub persist: Vec<String>,
-    /// It names `$CORTEX_PERSIST` itself, and writes there what outlives a release.
+    /// Whether it names `$CORTEX_PERSIST` itself, and writes there what outlives a release.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_files: bool,
-    /// They are the same everywhere, or need not be: any node may run it, each with its own.
+    /// Whether its files are the same everywhere, or need not be: any node may run it, each with
+    /// its own.
     #[serde(default)]
     pub persist_shared: bool,
-    /// Directories that the router serves itself.
+    /// The directories that the router serves itself.
     #[serde(default)]
     pub statics: Vec<StaticMount>,
-    /// Public ports that speak something else than HTTP.
+    /// The public ports that speak something else than HTTP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortRecipe>,
-    /// Commands that run at times, once in the cluster.
+    /// The commands that run at times, once in the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cron: Vec<CronRecipe>,
-    /// For people: files and keys that were ignored, and why.
+    /// Notes for people: files and keys that were ignored, and why.
     #[serde(default)]
     pub notes: Vec<String>,
     #[serde(flatten)]
@@ -108,12 +110,12 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Whether its files keep it on the node that has them.
+    /// Returns whether its files keep it on the node that has them.
     pub fn is_tied(&self) -> bool {
         (self.keeps_files || !self.persist.is_empty()) && !self.persist_shared
     }
 
-    /// Whether a variable becomes part of what is built.
+    /// Returns whether a variable becomes part of what is built.
     pub fn bakes(&self, variable: &str) -> bool {
         self.baked.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(start) => variable.starts_with(start),
@@ -129,16 +131,16 @@ pub struct Runtime {
     pub language: String,
     /// A range of versions as that language writes it; empty for any.
     pub wanted: String,
-    /// The file, for people: "engines in package.json".
+    /// The file in words for people: "engines in package.json".
     pub said_by: String,
-    /// Nothing else will do. Otherwise it goes on with what there is, and says so.
+    /// Whether nothing else will do. Otherwise the build goes on with what there is, and says so.
     #[serde(default)]
     pub is_required: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Portable {
-    /// Paths relative to the release that are of no use elsewhere.
+    /// The paths relative to the release that are of no use elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
 }
@@ -146,32 +148,33 @@ pub struct Portable {
 /// One command, run by `/bin/sh -c` in the release's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// For people: "Installing gems".
+    /// The name for people: "Installing gems".
     pub name: String,
     pub command: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecipe {
-    /// Run by `/bin/sh -c 'exec …'` in the release's directory; `$PORT` and `$HOST` say where to
-    /// listen.
+    /// The command, run by `/bin/sh -c 'exec …'` in the release's directory; `$PORT` and `$HOST`
+    /// say where to listen.
     pub command: String,
-    /// Requests at a time; none for as many as come. 1 for a serial server.
+    /// The requests at a time; `None` for as many as come, 1 for a serial server.
     #[serde(default)]
     pub concurrency: Option<u32>,
-    /// Instances wanted until the user scales.
+    /// The instances wanted until the user scales.
     pub default_count: u32,
 }
 
-/// `prefix` of the URL path is served from `directory` of the release, before the processes.
+/// A mount: `prefix` of the URL path is served from `directory` of the release, before the
+/// processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaticMount {
-    /// Starts and ends with `/`.
+    /// The prefix, which starts and ends with `/`.
     pub prefix: String,
-    /// Relative to the release's directory.
+    /// The directory, relative to the release's.
     pub directory: String,
-    /// Served with status 200 where no file matches (single-page applications), relative to
-    /// `directory`.
+    /// The file that is served with status 200 if no file matches (single-page applications),
+    /// relative to `directory`.
     #[serde(default)]
     pub fallback: Option<String>,
 }

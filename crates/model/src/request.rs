@@ -1,26 +1,26 @@
-//! What requests of one application may take.
+//! The limits of one application's requests.
 
 use serde::{Deserialize, Serialize};
 
-/// None where the router's own limit holds.
+/// The limits; `None` where the router's own limit holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLimits {
-    /// A connection without a request.
+    /// The time of a connection without a request, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
-    /// From the first byte of a head to its last.
+    /// The milliseconds from the first byte of a head to its last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_ms: Option<u64>,
-    /// Between two pieces of the client's body.
+    /// The milliseconds between two pieces of the client's body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_ms: Option<u64>,
-    /// Until an instance is free.
+    /// The milliseconds until an instance is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ms: Option<u64>,
-    /// Until an answer begins, and between two pieces of it.
+    /// The milliseconds until an answer begins, and between two pieces of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<u64>,
-    /// Of the client's body.
+    /// The bytes of the client's body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_bytes_max: Option<u64>,
 }

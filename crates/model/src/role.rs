@@ -1,5 +1,5 @@
-//! What parts a node runs. Written by each node in its own record; read by placement, and by
-//! whoever shows nodes to people.
+//! The roles of a node: what parts it runs. Written by each node in its own record; read by
+//! placement, and by the code that shows nodes to people.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,11 +10,11 @@ use thiserror::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Keeps a copy of the store.
+    /// The node keeps a copy of the store.
     Store,
-    /// Runs instances.
+    /// The node runs instances.
     Agent,
-    /// Takes requests of the public.
+    /// The node takes requests of the public.
     Router,
     Checker,
 }
@@ -43,7 +43,7 @@ pub enum RolesError {
     Unknown(String),
 }
 
-/// Never empty where a person chose them.
+/// A set of roles, never empty if a person chose them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<String>", from = "Vec<String>")]
 pub struct Roles(BTreeSet<Role>);
@@ -53,7 +53,7 @@ impl Roles {
         self.0.contains(&role)
     }
 
-    /// The same but for one.
+    /// Returns the same roles but for one.
     pub fn with(&self, role: Role, has: bool) -> Roles {
         let mut roles = self.clone();
         if has {

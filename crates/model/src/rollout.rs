@@ -1,4 +1,4 @@
-//! How far a release has got.
+//! The rollout of a release: how far it has got.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +19,22 @@ pub struct Rollout {
     pub target: Option<ReleaseId>,
     pub phase: RolloutPhase,
     pub coordinator: NodeId,
-    /// Why the phase is `failed`, with the application's last output; of one that is `done`, what
-    /// whoever pushed it should know.
+    /// The reason why the phase is `failed`, with the application's last output; of one that is
+    /// `done`, what the user who pushed it should know.
     #[serde(default)]
     pub message: Option<String>,
-    /// What served before `serving`: where an automatic return goes.
+    /// The release that served before `serving`, to which an automatic return goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<ReleaseId>,
     /// The node that built `target` and offers what came of it to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_on: Option<NodeId>,
-    /// Nodes on which `target` cannot be built for want of a tool, and what each said.
+    /// The nodes on which `target` cannot be built for want of a tool, and what each said.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unable: BTreeMap<NodeId, String>,
     pub changed_at: Timestamp,
-    /// When the application was created that the coordinator wrote this of: one of the same name
-    /// that was destroyed is another. None in a request.
+    /// The time when the application was created that the coordinator wrote this of: one of the
+    /// same name that was destroyed is another. `None` in a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     #[serde(flatten)]
@@ -59,7 +59,7 @@ impl Rollout {
         }
     }
 
-    /// Whether both are known to be of applications, and not of the same one.
+    /// Returns whether both are known to be of applications, and not of the same one.
     pub fn is_of_another(&self, created_at: Option<Timestamp>) -> bool {
         self.created_at.zip(created_at).is_some_and(|(one, other)| one != other)
     }
@@ -82,11 +82,11 @@ impl Rollout {
 pub enum RolloutPhase {
     /// The command wrote `target`; nobody acted yet.
     Requested,
-    /// Sources unpacked, build steps running.
+    /// Sources are unpacked, build steps run.
     Building,
-    /// Release steps (migrations) running.
+    /// Release steps (migrations) run.
     Releasing,
-    /// New instances starting beside the old ones (or after them).
+    /// New instances start beside the old ones (or after them).
     Starting,
     /// `serving` is `target`; old instances are draining.
     Done,
@@ -100,7 +100,7 @@ pub enum RolloutPhase {
 pub struct Outcome {
     pub v: u32,
     pub fate: Fate,
-    /// For people, with the application's last output.
+    /// The reason for people, with the application's last output.
     pub why: String,
     pub at: Timestamp,
     #[serde(flatten)]
@@ -110,8 +110,8 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// It never served.
+    /// The release never served.
     Failed,
-    /// It served, and the release before it was brought back.
+    /// The release served, and the one before it was brought back.
     TakenBack,
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Clocks of one cluster differ by less: what is stamped further ahead is not adopted, and a clock
-/// that leaps further is reported.
+/// Milliseconds by which the clocks of one cluster may differ: what is stamped further ahead is not
+/// adopted, and a clock that leaps further is reported.
 pub const CLOCK_AHEAD_MAX_MS: u64 = 500;
 
 /// Milliseconds since the Unix epoch. Within one process it never goes backwards: the driver
@@ -23,7 +23,7 @@ impl Timestamp {
         Timestamp(self.0.saturating_add(wait_ms))
     }
 
-    /// Time passed since `earlier`; zero when `earlier` lies in the future.
+    /// Returns the time passed since `earlier`; zero if `earlier` is in the future.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }

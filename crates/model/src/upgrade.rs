@@ -12,14 +12,14 @@ use crate::value::ContentHash;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Roll {
     pub v: u32,
-    /// Unlike that of any other roll.
+    /// An id unlike that of any other roll.
     pub id: String,
     pub binary: ContentHash,
-    /// As the binary names it.
+    /// The version as the binary names it.
     pub version: String,
-    /// In the order of their turns.
+    /// The nodes in the order of their turns.
     pub nodes: Vec<NodeId>,
-    /// How long a node may take until it is healthy with it.
+    /// The milliseconds that a node may take until it is healthy with it.
     pub limit_ms: u64,
     pub asked_at: Timestamp,
     #[serde(flatten)]
@@ -30,7 +30,7 @@ pub struct Roll {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeUpgrade {
     pub v: u32,
-    /// What it runs, or ran before a trial that is under way.
+    /// The binary that it runs, or ran before a trial that is under way.
     pub binary: ContentHash,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<TrialRecord>,
@@ -40,14 +40,14 @@ pub struct NodeUpgrade {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRecord {
-    /// Which roll it was for.
+    /// The id of the roll that it was for.
     pub roll: String,
     pub binary: ContentHash,
     pub phase: TrialPhase,
-    /// Why it did not stay.
+    /// The reason why it did not stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Since when it is in this phase.
+    /// The time since which it is in this phase.
     pub since: Timestamp,
 }
 
@@ -55,9 +55,9 @@ pub struct TrialRecord {
 #[serde(rename_all = "snake_case")]
 pub enum TrialPhase {
     Trying,
-    /// It runs the new binary.
+    /// The node runs the new binary.
     Done,
-    /// The new binary did not become healthy; it runs the one from before.
+    /// The new binary did not become healthy; the node runs the one from before.
     Returned,
     /// The new binary was not even tried.
     Refused,

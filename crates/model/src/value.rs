@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Far above any application's source; a bound on what one upload can fill.
+/// Bytes of a value: far above any application's source; a bound on what one upload can fill.
 pub const VALUE_BYTES_MAX: u64 = 4 << 30;
 
-/// BLAKE3 of a value's bytes.
+/// The BLAKE3 of a value's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContentHash(pub [u8; 32]);
@@ -46,13 +46,13 @@ impl From<ContentHash> for String {
     }
 }
 
-/// Where a value's bytes are, as far as this node knows.
+/// The place of a value's bytes, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// In the commit log, inside the record that set it.
+    /// The bytes are in the commit log, inside the record that set it.
     Log { segment: u64, offset: u32 },
-    /// A content-addressed file.
+    /// The bytes are a content-addressed file.
     File,
 }
 

@@ -1,11 +1,11 @@
-//! Escape sequences in the output of applications. Colours may reach a terminal; nothing else may
-//! take hold of it, and where there is no terminal nothing of them is left. Pure.
+//! Escape sequences in the output of applications. Colours may reach a terminal; no other sequence
+//! may take hold of it, and where there is no terminal none of them is left. Pure.
 
-/// The introducer of every sequence.
+/// The character that begins every sequence.
 const ESCAPE: char = '\u{1b}';
-/// A sequence that is longer was never ended, or is none.
+/// Characters of a sequence; one that is longer was never ended, or is none.
 const SEQUENCE_CHARS_MAX: usize = 256;
-/// Of the colours that are on: more are not worth a longer line.
+/// Bytes of the colours that are on: more are not worth a longer line.
 const COLOURS_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum Piece<'a> {
     Other,
 }
 
-/// Without any sequence.
+/// Returns the text without any sequence.
 pub fn strip(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for piece in Pieces(text) {
@@ -28,8 +28,8 @@ pub fn strip(text: &str) -> String {
     plain
 }
 
-/// Where `bytes` may be cut at or before `limit`, so that no sequence that begins shortly before it
-/// is cut in two. `limit` where there is none.
+/// Returns where `bytes` may be cut at or before `limit`, so that no sequence that begins shortly
+/// before it is cut in two; `limit` if there is no such sequence.
 pub fn boundary(bytes: &[u8], limit: usize) -> usize {
     let limit = limit.min(bytes.len());
     let from = limit.saturating_sub(SEQUENCE_BYTES_LOOKED_AT);
@@ -47,7 +47,7 @@ pub fn boundary(bytes: &[u8], limit: usize) -> usize {
     if ended || start == 0 { limit } else { start }
 }
 
-/// What may be one colour, with all that a terminal understands in it.
+/// Bytes of what may be one colour, with all that a terminal understands in it.
 const SEQUENCE_BYTES_LOOKED_AT: usize = 64;
 
 /// Lines of one source, one after the other: a colour that is on at the end of a line is on in the
@@ -59,7 +59,7 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// The line with its colours whole.
+    /// Returns the line with its colours whole.
     pub fn line(&mut self, text: &str) -> String {
         let mut painted = self.on.clone();
         for piece in Pieces(text) {
@@ -115,7 +115,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// How long the sequence is with which `text` begins, and what it is.
+/// Returns the length of the sequence that `text` begins with, and what it is.
 fn sequence(text: &str) -> (usize, Piece<'_>) {
     let rest = &text[1..];
     let Some(kind) = rest.chars().next() else { return (1, Piece::Other) };
@@ -128,13 +128,13 @@ fn sequence(text: &str) -> (usize, Piece<'_>) {
                         return (at + 2, Piece::Colour(&text[..at + 2]));
                     }
                     '\u{40}'..='\u{7e}' => return (at + 2, Piece::Other),
-                    // It was cut: what follows is text.
+                    // The sequence was cut: what follows is text.
                     _ => return (at + 1, Piece::Other),
                 }
             }
             (text.len().min(1 + reach(rest)), Piece::Other)
         }
-        // Titles, links and the like, up to BEL or ESC \.
+        // Titles, links and the like end with BEL or ESC \.
         ']' | 'P' | 'X' | '^' | '_' => {
             for (at, c) in rest.char_indices().skip(1).take(SEQUENCE_CHARS_MAX) {
                 match c {
@@ -156,7 +156,7 @@ fn sequence(text: &str) -> (usize, Piece<'_>) {
     }
 }
 
-/// Bytes of as many characters as one sequence may have.
+/// Returns the bytes of as many characters as one sequence may have.
 fn reach(rest: &str) -> usize {
     let beyond = rest.char_indices().nth(SEQUENCE_CHARS_MAX + 1);
     beyond.map_or(rest.len(), |(at, _)| at)

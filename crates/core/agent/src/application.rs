@@ -1,7 +1,7 @@
 //! One application on one node: decides what is built, started, drained and stopped here, and
 //! coordinates the rollout. Pure; driven by the application's actor in the binary, which performs
-//! the effects and reports what happened as events. Decides from whole state, so that any event
-//! may be lost or repeated at the cost of latency alone.
+//! the effects and reports what happened as events. Decides from whole state, so that any event may
+//! be lost or repeated at the cost of latency alone.
 
 pub mod absent;
 mod adopt;
@@ -47,12 +47,13 @@ use taking_back::Watched;
 pub use taking_back::{SERVES_WELL_AFTER, Taken, taken_back};
 pub use words::LAST_WORDS_BYTES_MAX;
 
-/// The platform's log is read by people: as much of an output as shows what went wrong, from the
-/// first call or the reason to the last words.
+/// Lines of an output in the platform's log, which people read: as many as show what went wrong,
+/// from the first call or the reason to the last words.
 const NOTED_LINES_MAX: usize = 24;
-/// Steps lead to steps; in practice three passes are enough.
+/// Passes over the plan for one event, as steps lead to steps; in practice three are enough.
 const PASSES_MAX: usize = 32;
-/// When they were not enough, something is wrong: look again, without spinning.
+/// The pause before looking again where the passes were not enough: something is wrong, and it must
+/// not spin.
 const PASSES_PAUSE: Duration = Duration::from_millis(100);
 
 /// The agent's part of one application on one node.
@@ -65,34 +66,35 @@ pub struct Application {
     /// Releases of another application of this name, which was destroyed or is to be heard of.
     foreign: BTreeMap<ReleaseId, Release>,
     rollout: Option<Rollout>,
-    /// The rollout as it was heard of last, with what it says of such releases.
+    /// The latest rollout that was heard of, with what it says of such releases.
     heard: Option<Rollout>,
     /// The coordinator's own memory of what serves: requests carry what a command read earlier.
     serving: Option<ReleaseId>,
-    /// What served when that was last looked at.
+    /// The release that served when that was last looked at.
     served: Option<ReleaseId>,
-    /// The request that was acted upon last: it may be seen again.
+    /// The request that was acted upon last, which may be seen again.
     accepted: Option<(Option<ReleaseId>, Timestamp)>,
     /// A release that nobody asked to roll out yet, and since when.
     unrequested: Option<(ReleaseId, Timestamp)>,
     attempt: Option<Attempt>,
-    /// What has begun to serve, as long as it may be taken back.
+    /// The release that has begun to serve, as long as it may be taken back.
     watched: Option<Watched>,
-    /// Since when the record says that something serves which is older than what does.
+    /// The time since which the record says that an older release serves than the one that does.
     outdated: Option<Timestamp>,
-    /// Back in the middle of release steps: until when others may say that they went on.
+    /// The time until which others may say that they went on, where this node is back in the middle
+    /// of release steps.
     returned: Option<Timestamp>,
-    /// Since when the rollout's coordinator is gone.
+    /// The time since which the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
     builds: BTreeMap<BuildId, Build>,
     artefacts: Artefacts,
     /// A release that is being rolled out and could not be started here: others try.
     unfit_for: Option<ReleaseId>,
     slots: BTreeMap<Place, Slot>,
-    /// None: all places are this node's.
+    /// The places of this node; `None` if all places are this node's.
     held: Option<BTreeMap<Place, Hold>>,
     elsewhere: Elsewhere,
-    /// Processes without a claim, since they were told to stop.
+    /// Processes without a claim, each with the time at which it was told to stop.
     strays: BTreeMap<IncarnationId, Timestamp>,
     verdicts: BTreeMap<Place, Seen>,
     /// Claims as they were read, until processes are adopted.
@@ -100,9 +102,9 @@ pub struct Application {
     adopted: bool,
     shutdown: bool,
     ended: bool,
-    /// No generation up to this one is used in a new claim.
+    /// The generation up to which none is used in a new claim.
     generation_floor: Generation,
-    /// What was said last of builds to keep, and how many of them are needed.
+    /// What was last said of builds to keep, and how many of them are needed.
     kept: (Vec<BuildId>, usize),
     queue: Vec<Effect>,
     wake: Option<Timestamp>,
@@ -122,7 +124,7 @@ struct Seen {
 }
 
 impl Application {
-    /// Decides nothing before `Event::Adopted`.
+    /// Creates the machine, which decides nothing before `Event::Adopted`.
     pub fn new(node: NodeId, name: ApplicationName) -> Application {
         Application {
             node,
@@ -160,7 +162,7 @@ impl Application {
         }
     }
 
-    /// The release that takes traffic, as far as this node knows.
+    /// Returns the release that takes traffic, as far as this node knows.
     pub fn serving(&self) -> Option<&ReleaseId> {
         self.serving.as_ref()
     }
@@ -238,7 +240,7 @@ impl Application {
     fn spec_changed(&mut self, now: Timestamp, spec: Option<ApplicationSpec>) {
         let (before, after) = (self.spec.as_ref(), spec.as_ref());
         if before.zip(after).is_some_and(|(one, other)| one.created_at != other.created_at) {
-            // Destroyed and made anew, of which nothing was heard in between.
+            // The application was destroyed and made anew, and nothing was heard in between.
             let heard = self.heard.clone();
             self.spec_changed(now, None);
             (self.rollout, self.heard) = (heard.clone(), heard);
@@ -304,12 +306,12 @@ impl Application {
         self.end();
     }
 
-    /// Nothing is remembered of places that nobody wants and nothing fills.
+    /// Forgets places that nobody wants and nothing fills.
     fn tidy(&mut self) {
         let roles = if self.is_ending() { Vec::new() } else { plan::roles(self) };
         for (place, slot) in &mut self.slots {
             let wanted = |release: &ReleaseId| {
-                // Whoever coordinates has to see it.
+                // The coordinator has to see it.
                 if self.unfit_for.as_ref() == Some(release) && slot.held.is_some() {
                     return true;
                 }
@@ -343,7 +345,8 @@ impl Application {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// Claims go first: what is done must be known to whoever comes after a crash.
+    /// Queues an effect after the claims: what is done must be known to the process that comes
+    /// after a crash.
     fn emit(&mut self, effect: Effect) {
         self.flush_claims();
         self.queue.push(effect);
@@ -364,7 +367,7 @@ impl Application {
         }
     }
 
-    /// The first line is ours; what follows is the application's own output.
+    /// Notes a text whose first line is ours; what follows is the application's own output.
     fn note(&mut self, text: String) {
         let (said, output) = text.split_once('\n').unwrap_or((&text, ""));
         self.queue.push(Effect::Note(said.into()));

@@ -1,23 +1,25 @@
-//! Which lines of an output say what went wrong, where there is no room for all: the beginning of
-//! the last report of an error that a language's runtime printed, its messages, and the last lines.
-//! Some runtimes say the reason first (Ruby, Node, Go, Rust, PHP), some last (Python), some both
-//! (Java, and whatever names its causes). Pure: text in, text out.
+//! The lines of an output that say what went wrong, where there is no room for all: the beginning
+//! of the last report of an error that a language's runtime printed, its messages, and the last
+//! lines. Some runtimes say the reason first (Ruby, Node, Go, Rust, PHP), some last (Python), some
+//! both (Java, and any that names its causes). Pure: text in, text out.
 
 use std::collections::BTreeSet;
 
 /// Lines at the start of a report that are kept before all others: its head and what was called
 /// first, or the reason.
 const REPORT_HEAD_LINES: usize = 3;
-/// Of the lines that are left after that, one part of so many is the report's beginning.
+/// The divisor of the lines that are left after that: one part of so many is the report's
+/// beginning.
 const HEAD_PART: usize = 3;
 /// Reasons in one report: causes of causes.
 const REASONS_MAX: usize = 6;
 /// Lines between a reason and the first place in the program: hints, quoted source.
 const REASON_LINES_MAX: usize = 8;
-/// What was left out is said in such a line.
+/// The beginning and the end of a line that says what was left out.
 const LEFT_OUT: (&str, &str) = ("… ", " left out");
 
-/// At most `lines_max` lines and about `bytes_max` bytes of an output; all of it where that fits.
+/// Returns at most `lines_max` lines and about `bytes_max` bytes of an output; all of it if that
+/// fits.
 pub fn pick(output: &str, lines_max: usize, bytes_max: usize) -> String {
     let output = output.trim_end();
     let all: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -28,7 +30,7 @@ pub fn pick(output: &str, lines_max: usize, bytes_max: usize) -> String {
     let start = report.as_ref().map_or(0, |report| report.start);
     let mut chosen =
         Chosen { lines: &all, kept: BTreeSet::new(), left: lines_max.max(1), bytes_max };
-    // The very end first: it may be all that there is room for.
+    // The very end comes first: it may be all that there is room for.
     chosen.take(all.len().wrapping_sub(1));
     if let Some(report) = &report {
         let head = start..all.len().min(start + REPORT_HEAD_LINES);
@@ -60,7 +62,7 @@ impl Chosen<'_> {
             return;
         }
         if size > self.bytes_max {
-            // One that is far too long ends in the middle; nothing follows.
+            // A line that is far too long ends in the middle; nothing follows.
             if self.kept.is_empty() {
                 self.kept.insert(line);
             }
@@ -96,7 +98,8 @@ impl Chosen<'_> {
     }
 }
 
-/// How many lines a line stands for: what was left out once is not counted as one.
+/// Returns how many lines a line stands for: a line that says what was left out counts for that
+/// many.
 fn left_out(line: &str) -> usize {
     let inner = line.trim_start_matches([' ', '|']).strip_prefix(LEFT_OUT.0);
     let count =
@@ -104,7 +107,7 @@ fn left_out(line: &str) -> usize {
     count.unwrap_or(1)
 }
 
-/// At most so many bytes, cut between characters.
+/// Returns at most this many bytes of the end, cut between characters.
 fn end(text: &str, bytes_max: usize) -> &str {
     let from = text.len().saturating_sub(bytes_max.max(1));
     let from = (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -113,11 +116,11 @@ fn end(text: &str, bytes_max: usize) -> &str {
 
 struct Report {
     start: usize,
-    /// Lines that say what went wrong.
+    /// The lines that say what went wrong.
     reasons: Vec<usize>,
 }
 
-/// The last one in an output.
+/// Finds the last report in an output.
 fn find(lines: &[&str]) -> Option<Report> {
     let marked = (0..lines.len()).rev().find(|line| is_head(lines[*line]));
     let placed = lines.iter().rposition(|line| is_place(line)).map(|place| before(lines, place));
@@ -125,13 +128,13 @@ fn find(lines: &[&str]) -> Option<Report> {
     let mut reasons: Vec<usize> =
         (start..lines.len()).filter(|line| is_reason(lines, start, *line)).collect();
     if reasons.len() > REASONS_MAX {
-        // The first and the last ones: what failed, and why in the end.
+        // The first and the last ones stay: what failed, and why in the end.
         reasons.drain(REASONS_MAX / 2..reasons.len() - REASONS_MAX / 2);
     }
     Some(Report { start, reasons })
 }
 
-/// Runtimes that say so in words.
+/// Returns whether the line is a report's head, of runtimes that say so in words.
 fn is_head(line: &str) -> bool {
     let line = line.trim_start();
     line.contains("Traceback (most recent call last):")
@@ -148,14 +151,16 @@ fn is_head(line: &str) -> bool {
         || ["rails aborted!", "rake aborted!"].iter().any(|head| line.ends_with(head))
 }
 
-/// A place in the program, as runtimes list them that have said the reason before.
+/// Returns whether the line is a place in the program, as runtimes that have said the reason before
+/// list them.
 fn is_place(line: &str) -> bool {
     let indented = line.starts_with([' ', '\t']);
     let line = line.trim_start();
     indented && (line.starts_with("at ") || (line.starts_with("from ") && line.contains(":in ")))
 }
 
-/// Between places: how many were left out, or the name of one that has a number.
+/// Returns whether the line may come between places: it says how many were left out, or is the name
+/// of one that has a number.
 fn is_between(line: &str) -> bool {
     let line = line.trim_start();
     let numbered = line.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -175,7 +180,7 @@ fn names_an_error(line: &str) -> bool {
     name.contains("Error") || name.contains("Exception") || line.ends_with("Error)")
 }
 
-/// The line with the reason before the places of which the last one is this.
+/// Returns the line with the reason before a list of places, of which `place` is the last.
 fn before(lines: &[&str], place: usize) -> usize {
     let mut first = place;
     while first > 0 && (is_place(lines[first - 1]) || is_between(lines[first - 1])) {
@@ -198,11 +203,11 @@ fn before(lines: &[&str], place: usize) -> usize {
     quoted.map_or(reason, |mark| mark.saturating_sub(2))
 }
 
-/// Back to the first of several that led to each other.
+/// Returns the start of the first of several reports that led to each other.
 fn chain_start(lines: &[&str], start: usize) -> usize {
     if is_cause(lines[start]) {
         let above = (0..start).rev().find(|line| is_place(lines[*line]));
-        // What stands between a cause and the report before it is that report's end.
+        // What comes between a cause and the report before it is that report's end.
         return match above.filter(|place| start - place <= REASON_LINES_MAX) {
             Some(place) => {
                 let earlier = before(lines, place);
@@ -253,7 +258,7 @@ mod tests {
         (0..count).map(frame).collect()
     }
 
-    /// Within ten lines, among noise before and after, these are there in this order.
+    /// Checks that within ten lines, among noise before and after, these are there in this order.
     fn check(report: &str, expected: &[&str]) {
         let noise = frames(50, |n| format!("INFO request {n}\n"));
         for after in

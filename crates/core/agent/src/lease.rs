@@ -1,6 +1,6 @@
-//! How long what a shim holds goes on without a node process. Owns the limit and when a node was
-//! heard last, by a clock that stands still while the machine does; must not know why there is a
-//! limit. Asked by the shim's loop.
+//! The lease: how long what a shim holds goes on without a node process. Owns the limit and when a
+//! node was heard last, by a clock that stands still while the machine does; must not know why
+//! there is a limit. Asked by the shim's loop.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use model::Timestamp;
 
 use crate::mutants;
 
-/// What shims are given in a cluster where others take over what a dead node process ran: long
-/// enough to restart or upgrade a node process under load, and short, as until then two copies
+/// The lease that shims are given in a cluster where others take over what a dead node process ran:
+/// long enough to restart or upgrade a node process under load, and short, as until then two copies
 /// run. Nobody waits for it: liveness takes a few seconds.
 pub const LEASE: Duration = Duration::from_secs(30);
-/// Between SIGTERM and SIGKILL at its end. Others have taken the work over by then, and no request
-/// comes in any more: what a worker is about may still end.
+/// The time between SIGTERM and SIGKILL at its end. Others have taken the work over by then, and no
+/// request comes in any more: what a worker is about may still end.
 pub const LEASE_GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// None for as long as it takes.
+    /// The limit; `None` if it never ends.
     limit: Option<Duration>,
     heard_at: Timestamp,
 }
@@ -28,7 +28,7 @@ impl Lease {
         Lease { limit, heard_at: now }
     }
 
-    /// A node process is there.
+    /// Notes that a node process is there.
     pub fn heard(&mut self, now: Timestamp) {
         self.heard_at = now;
     }
@@ -37,7 +37,7 @@ impl Lease {
         *self = Lease::new(limit, now);
     }
 
-    /// None when it never ends.
+    /// Returns when the lease ends; `None` if it never does.
     pub fn end(&self) -> Option<Timestamp> {
         let limit = self.limit.filter(|_| !mutants::active(mutants::NO_LEASE));
         limit.map(|limit| self.heard_at.after(limit))

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path};
 
-/// Whether a link at `path` leads to a place in the same tree.
+/// Returns whether a link at `path` leads to a place in the same tree.
 pub fn stays_inside(path: &Path, target: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
     for component in target.components() {

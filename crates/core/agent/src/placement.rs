@@ -1,7 +1,8 @@
-//! Which slots this node runs: claims what is free, gives way to who wins, sheds what is too much.
-//! Every node decides alone from the same replicated picture; there are no locks and no main node.
-//! Pure; driven by the node's placement task, which feeds it records and who is alive, and hands
-//! the places it holds to the machines of the applications. Must not know how anything is started.
+//! The placement of slots: which ones this node runs. It claims what is free, gives way to a node
+//! that wins, sheds what is too much. Every node decides alone from the same replicated picture;
+//! there are no locks and no main node. Pure; driven by the node's placement task, which feeds it
+//! records and who is alive, and hands the places it holds to the machines of the applications.
+//! Must not know how anything is started.
 
 mod claims;
 mod field;
@@ -24,12 +25,12 @@ pub use node::{NodeView, UNHEARD_MAX, capacity};
 use shed::Shedding;
 pub use wanted::{SLOTS_MAX, Wanted, count, wanted};
 
-/// Changes come in swarms: one decision for all of them.
+/// The time in which changes are gathered, as they come in swarms: one decision for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A member of the roster as its records describe it; none when it was removed.
+    /// A member of the roster as its records describe it; `None` if it was removed.
     Node(NodeId, Option<NodeView>),
     /// Whether another node is alive.
     Alive(NodeId, bool),
@@ -39,27 +40,29 @@ pub enum Event {
     Read,
     /// This node cannot prepare the application.
     Unfit(ApplicationName),
-    /// That is over.
+    /// This node can prepare the application again, or need not.
     Fit(ApplicationName),
-    /// Applications whose files are about to leave this node: what runs of them is stopped here.
+    /// The applications whose files are about to leave this node: what runs of them is stopped
+    /// here.
     Paused(BTreeSet<ApplicationName>),
-    /// Nothing is claimed any more; what runs is stopped by others.
+    /// Nothing more is claimed; what runs is stopped by others.
     Shutdown,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Who counts as alive from now on, this node included; in the first decision the last effect.
+    /// The nodes that count as alive from now on, this one included; in the first decision the last
+    /// effect.
     Live(BTreeSet<NodeId>),
     /// All places that this node holds of an application from now on.
     Hold { application: ApplicationName, places: BTreeMap<Place, Hold> },
 }
 
-/// How a place is held.
+/// The way in which a place is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     Keep,
-    /// Until another node has it.
+    /// The place is held until another node has it.
     Offered(Offer),
 }
 
@@ -67,7 +70,8 @@ pub enum Hold {
 struct Held {
     since: Timestamp,
     offer: Option<(Offer, Timestamp)>,
-    /// An offer that was taken back may still be under way: no other one before this.
+    /// The time before which there is no other offer, as one that was taken back may still be under
+    /// way.
     offered_again: Timestamp,
 }
 
@@ -87,7 +91,7 @@ pub struct Placement {
     held: BTreeMap<ApplicationName, BTreeMap<Place, Held>>,
     live: BTreeSet<NodeId>,
     told: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
-    /// Slots that nobody runs, or that are offered, and since when.
+    /// The slots that nobody runs, or that are offered, and since when.
     free: BTreeMap<(ApplicationName, Place), Timestamp>,
     unfit: BTreeMap<ApplicationName, Timestamp>,
     paused: BTreeSet<ApplicationName>,
@@ -99,7 +103,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Decides nothing before `Event::Read`.
+    /// Creates the machine, which decides nothing before `Event::Read`.
     pub fn new(node: NodeId) -> Placement {
         Placement {
             node,
@@ -120,7 +124,7 @@ impl Placement {
         }
     }
 
-    /// True when it may change what is decided.
+    /// Takes note of an event, and returns true if it may change what is decided.
     fn take_note(&mut self, now: Timestamp, event: Event) -> bool {
         match event {
             Event::Node(id, Some(view)) => {
@@ -165,11 +169,12 @@ impl Placement {
         true
     }
 
-    /// What an earlier process of this node claimed is still its own.
+    /// Resumes what an earlier process of this node claimed: it is still this node's own.
     fn resume(&mut self, now: Timestamp) {
         let own = self.claims.all().filter(|(_, _, node, _)| **node == self.node);
         for (name, place, _, seen) in own.filter(|(.., seen)| seen.standing != Standing::Leaving) {
-            // What a clock that was ahead then said must not keep it here until the time has come.
+            // A claim from a clock that was ahead then must not keep it here until that time has
+            // come.
             let mut held = Held::new(seen.claimed_at.min(now));
             held.offer = seen.offer.map(|offer| (offer, now));
             self.held.entry(name.clone()).or_default().insert(place.clone(), held);
@@ -179,13 +184,13 @@ impl Placement {
     fn decide(&mut self, now: Timestamp) {
         self.wake = None;
         if self.shutdown {
-            // Whoever waits for a first decision has to hear of one.
+            // A task that waits for a first decision has to hear of one.
             return self.tell(now);
         }
         self.nodes.values_mut().for_each(|node| node.note_arrival(now));
         self.drop_unwanted();
         if !self.nodes.contains_key(&self.node) {
-            // It was removed: others run what it ran, and nobody hears what it says.
+            // This node was removed: others run what it ran, and nobody hears what it says.
             self.held.clear();
         } else if self.is_alone() {
             self.hold_everything(now);
@@ -217,7 +222,7 @@ impl Placement {
         self.unfit.retain(|name, _| self.wanted.contains_key(name));
     }
 
-    /// Nobody else could run anything.
+    /// Returns whether no other node could run anything.
     fn is_alone(&self) -> bool {
         self.nodes.len() == 1 && self.nodes.contains_key(&self.node)
     }
@@ -241,7 +246,7 @@ impl Placement {
         self.held.retain(|_, places| !places.is_empty());
     }
 
-    /// This node's claim as it is on record, or is about to be.
+    /// Returns this node's claim as it is on record, or is about to be.
     fn own(&self, name: &ApplicationName, place: &Place, held: &Held) -> Seen {
         let recorded = self.claims.on(name, place).find(|(node, _)| **node == self.node);
         let recorded = recorded.filter(|(_, seen)| seen.standing != Standing::Leaving);
@@ -249,7 +254,7 @@ impl Placement {
         Seen { offer: held.offer.map(|(offer, _)| offer), ..own }
     }
 
-    /// Other nodes' claims that count.
+    /// Returns other nodes' claims that count.
     fn rivals<'a>(
         &'a self,
         now: Timestamp,

@@ -1,6 +1,6 @@
-//! When a process that failed may start again: at once the first time, then ever later, and rarely
-//! once it is plain that it cannot live. Owns the figures of one slot's failures; knows nothing of
-//! processes. Asked by the application's machine.
+//! The time at which a process that failed may start again: at once the first time, then ever
+//! later, and rarely once it is plain that it cannot live. Owns the figures of one slot's failures;
+//! knows nothing of processes. Asked by the application's machine.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use model::Timestamp;
 
 use crate::mutants;
 
-/// The first failure is repaired at once; from the second on this wait doubles.
+/// The wait after the second failure, which doubles from then on; the first is repaired at once.
 pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-/// A cure from outside (a database that is back) is noticed within a minute.
+/// The longest wait: a cure from outside (a database that is back) is noticed within a minute.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A process that lived this long started well: what failed before does not count any more.
+/// The time after which a process started well: what failed before no longer counts.
 pub const LIVED_WELL: Duration = Duration::from_secs(60);
-/// A process that served this long and then failed is replaced at once, as long as it is no crash
-/// loop: waiting costs its users more than one start every few seconds costs the machine.
+/// The time of service after which a process that fails is replaced at once, as long as it is no
+/// crash loop: waiting costs its users more than one start every few seconds costs the machine.
 pub const LIVED_A_WHILE: Duration = Duration::from_secs(3);
-/// So many failures in a row, none after a good life, are no accident.
+/// Failures in a row, none after a good life, that are no accident.
 pub const CRASH_LOOP_FAILURES: u32 = 5;
-/// Starting costs processor time that other applications need.
+/// The least wait in a crash loop: starting costs processor time that other applications need.
 pub const CRASH_LOOP_BACKOFF_MIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct History {
 }
 
 impl History {
-    /// `lived`: how long it was ready before it failed.
+    /// Notes a failure; `lived` is how long it was ready before it failed.
     pub fn failed(&mut self, now: Timestamp, lived: Duration) {
         if lived >= LIVED_WELL {
             self.failures = 0;
@@ -61,7 +61,7 @@ impl History {
         self.failures >= CRASH_LOOP_FAILURES
     }
 
-    /// True for the failure that made it one, so that it is reported once.
+    /// Returns true for the failure that made it a crash loop, so that it is reported once.
     pub fn became_crash_loop(&self) -> bool {
         self.failures == CRASH_LOOP_FAILURES
     }

@@ -1,6 +1,7 @@
-//! Which node tries another binary next, and whether it keeps it. Each node decides for itself from
-//! the same records: the roll names an order, and whoever's turn it is acts. Owns these decisions;
-//! knows nothing of files, processes and sockets. Driven by the upgrade's shell.
+//! The decision which node tries another binary next, and whether it keeps it. Each node decides
+//! for itself from the same records: the roll names an order, and the node whose turn it is acts.
+//! Owns these decisions; knows nothing of files, processes and sockets. Driven by the upgrade's
+//! shell.
 
 pub mod trial;
 
@@ -10,8 +11,8 @@ use model::upgrade::{NodeUpgrade, Roll, TrialPhase, TrialRecord};
 use model::value::ContentHash;
 use model::{NodeId, Timestamp};
 
-/// The next node begins so long after the one before it was done: one that dies of the new binary
-/// soon after its trial keeps the others from it.
+/// The milliseconds between the end of one node's trial and the next: one that dies of the new
+/// binary soon after its trial keeps the others from it.
 pub const SETTLE_MS: u64 = 3_000;
 
 /// What one node knows of all.
@@ -19,11 +20,11 @@ pub const SETTLE_MS: u64 = 3_000;
 pub struct Picture {
     pub roll: Option<Roll>,
     pub nodes: BTreeMap<NodeId, NodeUpgrade>,
-    /// Including the node that looks.
+    /// The nodes that are alive, including the one that looks.
     pub alive: BTreeSet<NodeId>,
 }
 
-/// How far a roll is.
+/// The progress of a roll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing was asked for.
@@ -57,7 +58,7 @@ impl Picture {
             let alive = self.alive.contains(node);
             match self.phase(roll, node) {
                 Some(TrialPhase::Trying) => return Standing::Trying(node.clone()),
-                // Also one that was done: the binary may be what ended it.
+                // This holds also for one that was done: the binary may be what ended it.
                 _ if !alive => return Standing::Down(node.clone()),
                 Some(TrialPhase::Done) => {
                     let trial = self.trial(roll, node);
@@ -75,7 +76,7 @@ impl Picture {
         Standing::Finished
     }
 
-    /// None: it has not begun.
+    /// Returns how far a node's trial is; `None` if it has not begun.
     pub fn phase(&self, roll: &Roll, node: &NodeId) -> Option<TrialPhase> {
         let trial = self.trial(roll, node).map(|trial| trial.phase);
         let runs_it = self.nodes.get(node).is_some_and(|record| record.binary == roll.binary);
@@ -88,7 +89,8 @@ impl Picture {
     }
 }
 
-/// In which order nodes get their turn: whoever was asked comes last, as people look on from there.
+/// Returns the order in which nodes get their turn: the one that was asked comes last, as people
+/// look on from there.
 pub fn order(all: impl IntoIterator<Item = NodeId>, asked: &NodeId) -> Vec<NodeId> {
     let mut order: Vec<NodeId> = all.into_iter().collect();
     order.sort_by_key(|node| (node == asked, node.clone()));
@@ -96,8 +98,8 @@ pub fn order(all: impl IntoIterator<Item = NodeId>, asked: &NodeId) -> Vec<NodeI
     order
 }
 
-/// What a node's record becomes when the node starts with no trial under way: a trial that it was
-/// in did not stay unless its binary runs.
+/// Returns what a node's record becomes when the node starts with no trial under way: a trial that
+/// it was in did not stay unless its binary runs.
 pub fn at_start(before: Option<NodeUpgrade>, running: ContentHash, now: Timestamp) -> NodeUpgrade {
     let mut record = before.unwrap_or_else(|| NodeUpgrade {
         v: model::record::RECORD_VERSION,

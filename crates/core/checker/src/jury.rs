@@ -1,6 +1,6 @@
-//! What a node without a checker believes of its own instances: it hears witnesses, and rules when
-//! enough of them agree. Must not probe; the verdict is written as that of the node itself, whose
-//! key it is. Driven by a shell on each such node.
+//! The jury of a node without a checker, which decides what is believed of its own instances: it
+//! hears witnesses, and rules when enough of them agree. Must not probe; the verdict is written as
+//! that of the node itself, whose key it is. Driven by a shell on each such node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,24 +10,24 @@ use model::{Generation, InstanceId, Machine, NodeId, Timestamp};
 
 use crate::mutants;
 
-/// One checker may be wrong alone.
+/// Witnesses that must agree, as one checker may be wrong alone.
 pub const WITNESSES_NEEDED: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// Which incarnation of an instance of this node is up; none when no longer.
+    /// The incarnation of an instance of this node that is up; `None` if none is any more.
     Ready(InstanceId, Option<Generation>),
     /// What another node's checker says of it.
     Testimony(InstanceId, NodeId, Option<Verdict>),
-    /// Nodes on the roster that have a checker, there or not.
+    /// The nodes on the roster that have a checker, there or not.
     Checkers(BTreeSet<NodeId>),
-    /// Other nodes that are alive.
+    /// The other nodes that are alive.
     Alive(BTreeSet<NodeId>),
-    /// What stands in this node's own records, read at start.
+    /// The verdict in this node's own records, read at start.
     Written(InstanceId, Verdict),
 }
 
-/// To be written as this node's verdict; none when there is nothing to say.
+/// What is to be written as this node's verdict; `None` if there is nothing to say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ruling {
     pub instance: InstanceId,
@@ -86,8 +86,9 @@ impl Jury {
         }
     }
 
-    /// Where the roster has one checker alone, nobody else can be asked. Whoever is cut off is
-    /// still on the roster, so a cut never makes one witness enough.
+    /// Returns how many witnesses are needed. Where the roster has one checker alone, no other can
+    /// be asked. A node that is cut off is still on the roster, so a cut never makes one witness
+    /// enough.
     fn needed(&self) -> usize {
         if mutants::active(mutants::ONE_SUFFICES) {
             return 1;

@@ -1,6 +1,6 @@
-//! Probes every instance of this node in a loop and decides what its state is, and testifies of
-//! instances of nodes that have no checker. Pure; the shell in the binary performs the probes and
-//! writes the verdicts. Historic name: G23.
+//! The checker, which probes every instance of this node in a loop and decides what its state is,
+//! and testifies of instances of nodes that have no checker. Pure; the shell in the binary performs
+//! the probes and writes the verdicts. Historic name: G23.
 
 mod jury;
 pub mod mutants;

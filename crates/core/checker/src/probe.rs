@@ -6,11 +6,13 @@ use std::time::Duration;
 use model::Generation;
 use model::probe::Health;
 
-/// Refused once may be an overflowing backlog; refused twice, a moment apart, is a listener gone.
+/// Probes in a row that find nothing before an instance is gone: refused once may be an overflowing
+/// backlog; refused twice, a moment apart, is a listener gone.
 pub const GONE_AFTER: u32 = 2;
-/// A slow answer or two are no reason to call an instance unhealthy.
+/// Probes in a row that go wrong before an instance is failing: a slow answer or two are no reason
+/// to call it unhealthy.
 pub const FAILING_AFTER: u32 = 3;
-/// Until a doubtful instance is probed again.
+/// The time until a doubtful instance is probed again.
 pub const RECHECK: Duration = Duration::from_millis(100);
 
 /// What is probed, and how.
@@ -18,19 +20,19 @@ pub const RECHECK: Duration = Duration::from_millis(100);
 pub struct Target {
     pub generation: Generation,
     pub method: Method,
-    /// Between two probes of an instance that is well.
+    /// The time between two probes of an instance that is well.
     pub interval: Duration,
-    /// For one probe.
+    /// The time for one probe.
     pub timeout: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Connect to the port on loopback.
+    /// A connection to the port on loopback.
     Tcp { port: u16 },
-    /// GET of `path`; 200 to 399 is well.
+    /// A GET of `path`; 200 to 399 is well.
     Http { port: u16, path: String, host: String, headers: BTreeMap<String, String> },
-    /// No port: the process is there.
+    /// The existence of the process, as there is no port.
     Process { pid: u32, start_ticks: u64 },
 }
 
@@ -51,7 +53,7 @@ pub enum Outcome {
     Unreached,
 }
 
-/// Counts in a row decide; a single good probe clears both.
+/// The counts of bad probes in a row, which decide; a single good probe clears both.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     absent: u32,
@@ -59,14 +61,15 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// The verdict that this outcome leads to; none while it is still in doubt.
+    /// Counts an outcome and returns the verdict that it leads to; `None` while it is still in
+    /// doubt.
     pub fn count(&mut self, outcome: &Outcome) -> Option<Health> {
         match outcome {
             Outcome::Well => {
                 *self = Tally::default();
                 Some(Health::Healthy)
             }
-            // Only a mistake counts it, see `Checker`.
+            // Only a deliberate mistake counts it, see `Checker`.
             Outcome::Absent { .. } | Outcome::Unreached => {
                 self.absent = self.absent.saturating_add(1);
                 (self.absent >= GONE_AFTER).then_some(Health::Gone)

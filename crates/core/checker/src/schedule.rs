@@ -1,4 +1,4 @@
-//! When which instance is probed, and what is written of it.
+//! The schedule: when which instance is probed, and what is written of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,21 +10,24 @@ use model::{Generation, InstanceId, Machine, Timestamp};
 use crate::mutants;
 use crate::probe::{Outcome, RECHECK, Tally, Target};
 
-/// Each probe holds a socket; a node with hundreds of instances still finishes a round in time.
+/// Probes that run at once. Each holds a socket; a node with hundreds of instances still finishes a
+/// round in time.
 pub const PROBES_AT_ONCE_MAX: usize = 64;
-/// A report that never comes (its task died) must not stop an instance from being probed for ever.
+/// The time after which a report is lost: one that never comes (its task died) must not stop an
+/// instance from being probed for ever.
 const REPORT_LOST_AFTER: Duration = Duration::from_secs(60);
 
-/// `I` names an instance: of this node by itself, of another one together with that node.
+/// The events of the checker. `I` names an instance: of this node by itself, of another one
+/// together with that node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<I = InstanceId> {
-    /// An instance is to be probed (or probed otherwise than before); none when no longer.
+    /// An instance is to be probed (or probed otherwise than before); `None` if no longer.
     Target(I, Option<Target>),
     /// The verdict that this node wrote earlier, read at start.
     Written(I, Verdict),
-    /// The router could not reach it: probe at once.
+    /// The router could not reach it: it is probed at once.
     Suspect(I, Generation),
-    /// Answer to `Effect::Probe`.
+    /// The answer to `Effect::Probe`.
     Probed { instance: I, generation: Generation, outcome: Outcome },
 }
 
@@ -34,7 +37,7 @@ pub enum Effect<I = InstanceId> {
         instance: I,
         target: Target,
     },
-    /// None: nothing is to be said of this instance any more.
+    /// Write this verdict; `None` if nothing is to be said of this instance any more.
     WriteVerdict {
         instance: I,
         verdict: Option<Verdict>,
@@ -44,7 +47,8 @@ pub enum Effect<I = InstanceId> {
 /// The checker of one node.
 #[derive(Debug)]
 pub struct Checker<I = InstanceId> {
-    /// Spreads probes of instances that came together; seeded from outside.
+    /// The state of the chance that spreads probes of instances that came together; seeded from
+    /// outside.
     random: u64,
     watched: BTreeMap<I, Watched>,
     /// The same instances by the time of their next step.
@@ -195,7 +199,7 @@ impl<I: Clone + Ord> Checker<I> {
         }
     }
 
-    /// A probe under way whose next step has come was never reported.
+    /// Gives up a probe under way whose next step has come: it was never reported.
     fn give_up_lost(&mut self, now: Timestamp) {
         for (_, instance) in self.due.iter().take_while(|(at, _)| *at <= now) {
             if let Some(watched) = self.watched.get_mut(instance)
@@ -207,7 +211,7 @@ impl<I: Clone + Ord> Checker<I> {
         }
     }
 
-    /// Up to one interval.
+    /// Returns a random pause of up to one interval.
     fn jitter(&mut self, interval: Duration) -> Duration {
         let span = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1);
         Duration::from_millis(model::hash::draw(&mut self.random) % span)

@@ -1,16 +1,16 @@
-//! Who testifies of an instance whose own node has no checker: a few of the checkers elsewhere,
-//! the same ones as far as they see the same nodes.
+//! The witnesses of an instance whose own node has no checker: a few of the checkers elsewhere, the
+//! same ones as far as they see the same nodes.
 
 use model::{InstanceId, NodeId, hash};
 
 /// An instance and the node that runs it.
 pub type Witnessed = (InstanceId, NodeId);
 
-/// Two of them are most of them. With more, a large cluster would ask each instance hundreds of
-/// times for one answer.
+/// Witnesses of an instance; two of them are most of them. With more, a large cluster would ask
+/// each instance hundreds of times for one answer.
 pub const WITNESSES_MAX: usize = 3;
 
-/// Whether `node` is among the witnesses that `checkers` give, itself one of them.
+/// Returns whether `node` is among the witnesses that `checkers` give, itself one of them.
 pub fn is_witness<'a>(
     node: &NodeId,
     (instance, owner): &Witnessed,
@@ -26,8 +26,8 @@ pub fn is_witness<'a>(
     before.take(WITNESSES_MAX).count() < WITNESSES_MAX
 }
 
-/// Rendezvous hashing (Thaler and Ravishankar, 1998): whoever comes or goes moves only what
-/// concerns it.
+/// Returns the rank by rendezvous hashing (Thaler and Ravishankar, 1998): a node that comes or goes
+/// moves only what concerns it.
 fn rank(node: &NodeId, instance: &InstanceId, owner: &NodeId) -> u64 {
     hash::spread(hash::fnv1a(format!("{node}/{owner}/{instance}").as_bytes()))
 }

@@ -1,11 +1,11 @@
-//! Which variables become part of a build, so that another value of one needs another build. Each
-//! list is what the tool's own documentation says it reads while it builds. Knows files, not
+//! The variables that become part of a build, so that another value of one needs another build.
+//! Each list is what the tool's own documentation says it reads while it builds. Knows files, not
 //! frameworks, as one project has several tools.
 
 use crate::source::SourceTree;
 
-/// A file in the root that tells of a tool, and what that tool takes from its environment. A `*` at
-/// the end stands for any rest of a name.
+/// Files in the root that reveal a tool, each with what that tool takes from its environment. A `*`
+/// at the end stands for any rest of a name.
 const TOOLS: &[(&str, &[&str])] = &[
     (
         "package.json",
@@ -69,7 +69,8 @@ const TOOLS: &[(&str, &[&str])] = &[
 
 const PYTHON: &[&str] = &["PIP_*", "UV_*", "POETRY_*", "PIPENV_*"];
 
-/// For the tools whose files are in the tree, and what the project's own file adds.
+/// Returns the variables of the tools whose files are in the tree, and what the project's own file
+/// adds.
 pub fn variables(tree: &SourceTree, own: &[String]) -> Vec<String> {
     let there = TOOLS.iter().filter(|(file, _)| tree.exists(file));
     let known = there.flat_map(|(_, names)| names.iter().map(|name| (*name).to_owned()));

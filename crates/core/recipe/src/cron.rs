@@ -13,18 +13,18 @@ pub use due::{LOOK_BACK_MAX, latest_due};
 pub use schedule::{Schedule, ScheduleError};
 pub use tz::TimeZone;
 
-/// A run that its node did not survive is tried again once: one that takes its node with it would
-/// go on for ever.
+/// Attempts at a run. One that its node did not survive is tried again once: one that takes its
+/// node with it would go on for ever.
 pub const ATTEMPTS_MAX: u32 = 2;
-/// More entries of one application are a mistake.
+/// Entries of one application; more are a mistake.
 pub const ENTRIES_MAX: usize = 100;
 
 /// What is to be done about one entry now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is not due, runs, or is another node's.
+    /// The entry is not due, runs, or is another node's.
     Nothing,
-    /// For this due time; how many times that was tried, with this one.
+    /// The entry is to run for this due time; `attempt` counts the tries, with this one.
     Run { due: Timestamp, attempt: u32 },
 }
 
@@ -35,17 +35,18 @@ pub struct Entry<'a> {
     pub name: &'a str,
     pub schedule: &'a Schedule,
     pub zone: &'a TimeZone,
-    /// Nothing is due before: when the release was made.
+    /// The time before which nothing is due: when the release was made.
     pub since: Timestamp,
-    /// The last run on record, on whatever node.
+    /// The last run on record, on any node.
     pub last: Option<&'a CronRun>,
-    /// The node of the last run lives.
+    /// Whether the node of the last run lives.
     pub alive: bool,
-    /// It goes on here.
+    /// Whether the last run goes on here.
     pub running: bool,
 }
 
-/// Among nodes that see each other one alone runs it; times that passed meanwhile come to one run.
+/// Decides what to do about an entry. Among nodes that see each other only one runs it; times that
+/// passed meanwhile come to one run.
 pub fn decide(now: Timestamp, node: &NodeId, able: &[NodeId], entry: &Entry<'_>) -> Decision {
     let owner = owner(entry.application, entry.name, able);
     if entry.running || owner != Some(node) {
@@ -58,7 +59,7 @@ pub fn decide(now: Timestamp, node: &NodeId, able: &[NodeId], entry: &Entry<'_>)
             if last.node != *node && entry.alive {
                 return Decision::Nothing;
             }
-            // Its node is gone, or was started anew.
+            // The node of the last run is gone, or was started anew.
             if last.attempt < ATTEMPTS_MAX {
                 return Decision::Run { due: last.due, attempt: last.attempt + 1 };
             }
@@ -71,7 +72,8 @@ pub fn decide(now: Timestamp, node: &NodeId, able: &[NodeId], entry: &Entry<'_>)
     }
 }
 
-/// Rendezvous: all that agree on who is able agree on the owner, and few owners change with that.
+/// Returns the owner by rendezvous: all nodes that agree on who is able agree on the owner, and few
+/// owners change with that.
 pub fn owner<'a>(
     application: &ApplicationName,
     name: &str,

@@ -1,5 +1,5 @@
-//! From a source tree to the way it is built, released and run. Knows the order of precedence
-//! (flag, our own file, Procfile, detection) and no framework; driven by whoever takes a push.
+//! The way from a source tree to how it is built, released and run. Knows the order of precedence
+//! (flag, our own file, Procfile, detection) and no framework; driven by whatever takes a push.
 
 mod elsewhere;
 mod site;
@@ -20,7 +20,7 @@ use crate::source::SourceTree;
 
 /// The variable that says where files outlive releases.
 const PERSISTENT_PLACE: &str = "CORTEX_PERSIST";
-/// Enough of the root to recognise one's own mistake by.
+/// Names of the root in a message: enough of it to recognise one's own mistake by.
 const SEEN_MAX: usize = 30;
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -57,7 +57,7 @@ pub enum DetectError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checklist {
     pub application: String,
-    /// Names in the root, at most `SEEN_MAX` of them.
+    /// The names in the root, at most `SEEN_MAX` of them.
     pub seen: Vec<String>,
     pub more: usize,
     /// What a file says that is of no use here.
@@ -102,7 +102,8 @@ impl fmt::Display for Checklist {
     }
 }
 
-/// `forced` is the type that the user chose; `name_hint` is how messages call the application.
+/// Plans a release. `forced` is the type that the user chose; `name_hint` is how messages call the
+/// application.
 pub fn plan_release(
     tree: &SourceTree,
     forced: Option<&str>,
@@ -114,7 +115,7 @@ pub fn plan_release(
         Some(name) => chosen(tree, name, forced.is_some(), &manifest)?,
         None => detected(tree, &manifest, name_hint)?,
     };
-    // Whatever else is done in a build comes before the look at what it left.
+    // Everything else that is done in a build comes before the look at what it left.
     let finding = front_end::take_finding(&mut recipe);
     if let Some(procfile) = procfile {
         apply_procfile(tree, &mut recipe, procfile);
@@ -136,7 +137,8 @@ pub fn plan_release(
     Ok(Plan { recipe, settings, manifest })
 }
 
-/// What the platform reads itself it reads in UTF-16, too; others' tools mostly do not.
+/// Returns files in UTF-16. What the platform reads itself it reads in UTF-16, too; others' tools
+/// mostly do not.
 fn wide_files(tree: &SourceTree) -> Vec<String> {
     let own = [PROCFILE, CORTEX_TOML, manifest::APP_JSON, manifest::VERACONFIG];
     // pip looks at the byte order mark.
@@ -227,7 +229,7 @@ fn recipe_of(
     Ok(Recipe { framework: name.into(), decided_by, ..recipe })
 }
 
-/// The Procfile says what runs; how it is built stays the framework's.
+/// Applies the Procfile, which says what runs; how it is built stays the framework's.
 fn apply_procfile(tree: &SourceTree, recipe: &mut Recipe, procfile: Procfile) {
     recipe.notes.extend(procfile.notes);
     if recipe.framework != PROCFILE.to_lowercase() && !procfile.processes.is_empty() {
@@ -260,7 +262,8 @@ fn apply_procfile(tree: &SourceTree, recipe: &mut Recipe, procfile: Procfile) {
     }
 }
 
-/// What the project's own file says replaces what weaker sources said; lists of paths add up.
+/// Applies what the project's own file says, which replaces what weaker sources said; lists of
+/// paths add up.
 fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     let file = manifest.files.first().map_or(CORTEX_TOML, String::as_str);
     for (process, wanted) in &manifest.processes {
@@ -298,7 +301,7 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
             );
         }
     }
-    // What steps of the user's own do is not known.
+    // What the user's own steps do is not known.
     recipe.portable = match manifest.portable {
         Some(true) => Some(recipe.portable.take().unwrap_or_default()),
         None if manifest.build.is_none() && manifest.predeploy.is_none() => recipe.portable.take(),
@@ -323,7 +326,7 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.persist.dedup();
     recipe.keeps_files |= names_persistent_place(tree, recipe);
     recipe.persist_shared = manifest.persist_shared;
-    // Those of the project's own file win over the Procfile's of the same name.
+    // Entries of the project's own file win over the Procfile's of the same name.
     recipe.cron.retain(|one| manifest.cron.iter().all(|ours| ours.name != one.name));
     recipe.cron.extend(manifest.cron.iter().cloned());
     recipe.ports.clone_from(&manifest.ports);
@@ -335,7 +338,8 @@ fn is_bare(path: &str) -> bool {
     !name.is_empty() && !name.contains('.')
 }
 
-/// Whoever names the place where files outlive releases keeps files there.
+/// Returns whether the project names the place where files outlive releases, and so keeps files
+/// there.
 fn names_persistent_place(tree: &SourceTree, recipe: &Recipe) -> bool {
     let steps = recipe.build.iter().chain(&recipe.release).map(|step| &step.command);
     let commands = recipe.processes.values().map(|process| &process.command);
@@ -348,8 +352,8 @@ fn names_persistent_place(tree: &SourceTree, recipe: &Recipe) -> bool {
         })
 }
 
-/// Before the framework's own. Where nothing runs, these are the site: what was found for the same
-/// address is not served behind it.
+/// Puts mounts before the framework's own. Where nothing runs, these are the site: what was found
+/// for the same address is not served behind it.
 fn put_statics(recipe: &mut Recipe, new: Vec<StaticMount>, file: &str) {
     if !recipe.processes.contains_key(&ProcessType::web()) {
         let notes = &mut recipe.notes;
@@ -380,7 +384,7 @@ fn replace_steps(
     *steps = new;
 }
 
-/// `by` is the file to be named in a note when it overrides what was found before.
+/// Sets a command; `by` is the file to be named in a note when it overrides what was found before.
 fn set_command(
     tree: &SourceTree,
     recipe: &mut Recipe,
@@ -407,7 +411,8 @@ fn set_command(
     recipe.processes.insert(process, new);
 }
 
-/// For people who wonder how many instances there are, where their own files do not say it.
+/// Returns a note for people who wonder how many instances there are, if their own files do not say
+/// it.
 fn note_of_count(recipe: &Recipe, manifest: &Manifest) -> Option<String> {
     let (name, web) = recipe.processes.iter().find(|(process, _)| process.is_web())?;
     let said = manifest.processes.get(name).is_some_and(|wanted| wanted.count.is_some());

@@ -38,32 +38,33 @@ use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 pub trait Framework: Sync {
-    /// Lower case; what `--type` and `type =` take.
+    /// Returns the name in lower case, which `--type` and `type =` take.
     fn name(&self) -> &'static str;
 
-    /// One line for people whose project was not recognised.
+    /// Returns one line for people whose project was not recognised.
     fn looks_for(&self) -> &'static str;
 
-    /// The reason, naming the file that decided: "manage.py names Django".
+    /// Returns the reason, naming the file that decided: "manage.py names Django".
     fn detect(&self, tree: &SourceTree) -> Option<String>;
 
-    /// How it is built, released and started. Called after `detect` said yes, or because the user
-    /// chose this framework. `framework` and `decided_by` are filled in by the caller.
+    /// Returns how it is built, released and started. Called after `detect` said yes, or because
+    /// the user chose this framework. `framework` and `decided_by` are filled in by the caller.
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError>;
 
-    /// What runs in place of a command that is written for another platform's own server, and the
-    /// note that says so.
+    /// Returns what runs in place of a command that is written for another platform's own server,
+    /// and the note that says so.
     fn in_place_of(&self, _tree: &SourceTree, _command: &str) -> Option<(ProcessRecipe, String)> {
         None
     }
 }
 
-/// Why there is no way to run it, and what to do: the end of "this looks like Rails, but …".
+/// The reason why there is no way to run it, and what to do: the end of "this looks like Rails, but
+/// …".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeError(pub String);
 
-/// The first that recognises a tree wins. Rails, Django and the like carry a package.json for their
-/// assets, so Node.js comes after them; what needs the least comes last.
+/// All frameworks; the first that recognises a tree wins. Rails, Django and the like carry a
+/// package.json for their assets, so Node.js comes after them; what needs the least comes last.
 pub const ALL: &[&dyn Framework] = &[
     &rails::Rails,
     &rack::Rack,
@@ -88,17 +89,18 @@ pub const ALL: &[&dyn Framework] = &[
 /// Web instances until the user scales: a session, a counter or a list in a program's memory would
 /// make two of them answer differently.
 pub const WEB_COUNT: u32 = 1;
-/// Where the framework keeps nothing in the process, and a database server the data: two, so that
-/// one may fail.
+/// Web instances where the framework keeps nothing in the process, and the data are in a database
+/// server: two, so that one may fail.
 const STATELESS_COUNT: u32 = 2;
 
-/// One process type, which gets traffic. `concurrency` is 1 for a serial server, none for no limit.
+/// Returns one process type, which gets traffic. `concurrency` is 1 for a serial server, `None` for
+/// no limit.
 pub fn web_only(command: String, concurrency: Option<u32>) -> BTreeMap<ProcessType, ProcessRecipe> {
     let web = ProcessRecipe { command, concurrency, default_count: WEB_COUNT };
     BTreeMap::from([(ProcessType::web(), web)])
 }
 
-/// As `web_only`, of an application whose instances are known to answer alike.
+/// Returns what `web_only` does, for an application whose instances are known to answer alike.
 pub fn web_stateless(
     command: String,
     concurrency: Option<u32>,
@@ -107,7 +109,7 @@ pub fn web_stateless(
     BTreeMap::from([(ProcessType::web(), web)])
 }
 
-/// What the router serves itself, below a prefix that begins and ends with `/`.
+/// Returns what the router serves itself, below a prefix that begins and ends with `/`.
 pub fn site_mount(prefix: &str, directory: &str, fallback: Option<&str>) -> Vec<StaticMount> {
     vec![StaticMount {
         prefix: prefix.into(),
@@ -116,7 +118,7 @@ pub fn site_mount(prefix: &str, directory: &str, fallback: Option<&str>) -> Vec<
     }]
 }
 
-/// As one word of a `/bin/sh` command.
+/// Returns the text as one word of a `/bin/sh` command.
 pub fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
     if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
@@ -126,7 +128,8 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
-/// A note for people whose program listens but reads no `PORT` anywhere; `reading` is how to do it.
+/// Returns a note for people whose program listens but reads no `PORT` anywhere; `reading` is how
+/// to do it.
 pub fn port_note(tree: &SourceTree, pattern: &str, reading: &str) -> Vec<String> {
     let mentions = |word: &str| {
         let mut texts = tree.named(pattern).filter_map(|(_, file)| file.text.as_deref());
@@ -138,8 +141,8 @@ pub fn port_note(tree: &SourceTree, pattern: &str, reading: &str) -> Vec<String>
     vec![format!("no {pattern} reads PORT: listen on 127.0.0.1 and the port that {reading} gives")]
 }
 
-/// Requests that one instance started by `command` takes at a time, as far as the command and the
-/// files that it names tell; none for no limit known.
+/// Returns the requests that one instance started by `command` takes at a time, as far as the
+/// command and the files that it names tell; `None` if no limit is known.
 pub fn concurrency_of(tree: &SourceTree, command: &str) -> Option<u32> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let names = |program: &str| {
@@ -152,7 +155,8 @@ pub fn concurrency_of(tree: &SourceTree, command: &str) -> Option<u32> {
     python_code::script_concurrency(tree, script.trim_start_matches("./"))
 }
 
-/// gunicorn's own default is one synchronous worker, which answers one request at a time.
+/// Returns how many requests gunicorn takes at a time: by default one, as it has one synchronous
+/// worker.
 fn gunicorn_concurrency(words: &[&str]) -> Option<u32> {
     let option = |short: &str, long: &str| {
         words.iter().enumerate().find_map(|(index, word)| {

@@ -10,9 +10,9 @@ use thiserror::Error;
 use crate::manifest::cron;
 
 pub const PROCFILE: &str = "Procfile";
-/// A longer file is no Procfile: real ones have fewer than ten lines.
+/// Lines of a Procfile: real ones have fewer than ten, a longer file is none.
 const LINES_MAX: usize = 1_000;
-/// Names that mean something here, however large they are written.
+/// Names that mean something here, in small letters or capitals.
 const MEANT: [&str; 2] = ["web", "release"];
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -21,11 +21,11 @@ pub struct Procfile {
     pub processes: BTreeMap<ProcessType, String>,
     /// Heroku's release phase: once per release, before traffic switches.
     pub release: Option<String>,
-    /// piku's: once before the processes of a release, for us a build step.
+    /// piku's preflight: once before the processes of a release, for us a build step.
     pub preflight: Option<String>,
-    /// piku's: a directory to be served as it is.
+    /// piku's directory to be served as it is.
     pub static_directory: Option<String>,
-    /// piku's: commands that run at times.
+    /// piku's commands that run at times.
     pub cron: Vec<CronRecipe>,
     /// What was read in another way than it is written.
     pub notes: Vec<String>,

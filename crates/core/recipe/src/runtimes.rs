@@ -1,4 +1,4 @@
-//! Which versions of interpreters and compilers a project's files ask for, as its own tools read
+//! The versions of interpreters and compilers that a project's files ask for, as its own tools read
 //! them. Pure: which of them a machine has is found where the project is built.
 
 mod files;
@@ -9,7 +9,7 @@ use model::release::Runtime;
 use crate::source::SourceTree;
 use crate::versions::{Dialect, Range, Version};
 
-/// Longer than any range that people write.
+/// Characters of a range, more than people write.
 const WANTED_CHARS_MAX: usize = 100;
 
 /// Node.js releases with long-term support, by the names that nvm takes.
@@ -45,7 +45,7 @@ use Language::{Elixir, Go, Java, Node, Npm, Php, Python, Ruby, Rust};
 pub const LANGUAGES: &[Language] = &[Python, Ruby, Node, Npm, Php, Go, Rust, Java, Elixir];
 
 impl Language {
-    /// As records have it.
+    /// Returns its name as records have it.
     pub fn name(self) -> &'static str {
         match self {
             Python => "python",
@@ -60,7 +60,7 @@ impl Language {
         }
     }
 
-    /// For people.
+    /// Returns its name for people.
     pub fn title(self) -> &'static str {
         match self {
             Python => "Python",
@@ -79,7 +79,8 @@ impl Language {
         LANGUAGES.iter().copied().find(|language| language.name() == name)
     }
 
-    /// Whose own tools refuse another version; the others warn, or fetch it themselves.
+    /// Returns whether the language's own tools refuse another version; the others warn, or fetch
+    /// it themselves.
     fn is_strict(self) -> bool {
         matches!(self, Python | Ruby | Php)
     }
@@ -94,7 +95,7 @@ impl Language {
     }
 }
 
-/// What `wanted` of a record means; none where this language has no such range.
+/// Returns what `wanted` of a record means; `None` if this language has no such range.
 pub fn range(language: Language, wanted: &str) -> Option<Range> {
     let wanted = wanted.trim();
     if language == Node {
@@ -117,12 +118,12 @@ pub fn range(language: Language, wanted: &str) -> Option<Range> {
     Range::parse(language.dialect(), wanted)
 }
 
-/// Whether `version` is what `runtime` asks for. What is not understood holds nothing back.
+/// Returns whether `version` is what `runtime` asks for. What is not understood holds nothing back.
 pub fn fits(language: Language, runtime: &Runtime, version: &Version) -> bool {
     range(language, &runtime.wanted).is_none_or(|range| range.holds(version))
 }
 
-/// Fills in `runtimes`, and remarks what was not understood.
+/// Fills in `runtimes`, and notes what was not understood.
 pub fn add(tree: &SourceTree, recipe: &mut Recipe) {
     let used = languages(tree, recipe);
     let mut found = Vec::new();
@@ -159,7 +160,7 @@ pub fn add(tree: &SourceTree, recipe: &mut Recipe) {
     }
 }
 
-/// What a framework is written in.
+/// Returns the language that a framework is written in.
 fn primary(framework: &str) -> Option<Language> {
     Some(match framework {
         "django" | "pyramid" | "flask" | "fastapi" | "python" => Python,

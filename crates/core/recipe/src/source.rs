@@ -1,12 +1,14 @@
-//! What was pushed, as detection sees it: names, sizes and the text of small files. Pure: the shell
-//! fills it while it reads the archive, and may leave out the text of files that `reads` refuses.
+//! The tree that was pushed, as detection sees it: names, sizes and the text of small files. Pure:
+//! the shell fills it while it reads the archive, and may leave out the text of files that `reads`
+//! refuses.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Larger files are data or bundles; nothing that tells a framework is that long.
+/// Bytes of a file whose text is kept. Larger files are data or bundles; nothing that reveals a
+/// framework is that long.
 pub const TEXT_BYTES_MAX: u64 = 256 * 1024;
-/// All texts of one tree together, so that a push cannot fill the node's memory.
+/// Bytes of all texts of one tree together, so that a push cannot fill the node's memory.
 pub const TEXTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Directories that hold other people's code: no framework is read out of them.
@@ -24,7 +26,7 @@ const FOREIGN_DIRECTORIES: &[&str] = &[
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceTree {
-    /// By path relative to the root, with `/` between names. Directories are implied.
+    /// The files by path relative to the root, with `/` between names. Directories are implied.
     pub files: BTreeMap<String, SourceFile>,
     texts_bytes: u64,
 }
@@ -33,14 +35,14 @@ pub struct SourceTree {
 pub struct SourceFile {
     pub size: u64,
     pub executable: bool,
-    /// Of files in UTF-8 or UTF-16 that are small enough, without a byte order mark.
+    /// The text of a file in UTF-8 or UTF-16 that is small enough, without a byte order mark.
     pub text: Option<String>,
-    /// It is in UTF-16, which most programs do not read.
+    /// Whether it is in UTF-16, which most programs do not read.
     pub is_wide: bool,
 }
 
-/// The text that an editor on any system has saved: UTF-8 or UTF-16, with a byte order mark or,
-/// where that is beyond doubt, without. None for what is no text.
+/// Returns the text that an editor on any system has saved: UTF-8 or UTF-16, with a byte order mark
+/// or, where that is beyond doubt, without; `None` for what is no text.
 pub fn decoded(bytes: &[u8]) -> Option<Cow<'_, str>> {
     let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let (units, rest) = bytes.as_chunks::<2>();
@@ -58,7 +60,7 @@ pub fn decoded(bytes: &[u8]) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Every second byte is zero, beginning here, and none of the others.
+/// Returns whether every second byte is zero, beginning here, and none of the others.
 fn is_wide_ascii(bytes: &[u8], zero: usize) -> bool {
     let fits = |(at, byte): (usize, &u8)| (at % 2 == zero) == (*byte == 0);
     bytes.len() >= 2 && bytes.len().is_multiple_of(2) && bytes.iter().enumerate().all(fits)
@@ -69,7 +71,7 @@ impl SourceTree {
         SourceTree::default()
     }
 
-    /// From paths and texts, as tests and examples have them.
+    /// Makes a tree from paths and texts, as tests and examples have them.
     pub fn from_pairs<P: AsRef<str>, T: Into<String>>(
         pairs: impl IntoIterator<Item = (P, T)>,
     ) -> SourceTree {
@@ -81,12 +83,13 @@ impl SourceTree {
         tree
     }
 
-    /// Whether detection would look into this file: the shell need not read the bytes of others.
+    /// Returns whether detection would look into this file: the shell need not read the bytes of
+    /// others.
     pub fn reads(path: &str, size: u64) -> bool {
         size <= TEXT_BYTES_MAX && !is_foreign(path)
     }
 
-    /// `bytes` are the whole file, or none where `reads` refused it.
+    /// Adds a file; `bytes` are the whole file, or `None` if `reads` refused it.
     pub fn add(&mut self, path: &str, size: u64, executable: bool, bytes: Option<&[u8]>) {
         let path = path.trim_start_matches("./").trim_matches('/');
         if path.is_empty() {
@@ -105,7 +108,7 @@ impl SourceTree {
         self.files.insert(path.to_owned(), SourceFile { size, executable, text, is_wide });
     }
 
-    /// Whether there is a file of this path.
+    /// Returns whether there is a file of this path.
     pub fn exists(&self, path: &str) -> bool {
         self.files.contains_key(path)
     }
@@ -114,17 +117,17 @@ impl SourceTree {
         self.under(path).next().is_some()
     }
 
-    /// The text of a file, if there is such a file and it is text.
+    /// Returns the text of a file, if there is such a file and it is text.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.text.as_deref()
     }
 
-    /// Whether the file exists and its text contains `needle`.
+    /// Returns whether the file exists and its text contains `needle`.
     pub fn mentions(&self, path: &str, needle: &str) -> bool {
         self.text(path).is_some_and(|text| text.contains(needle))
     }
 
-    /// All files in a directory and below it, in order; the empty path means the root.
+    /// Returns all files in a directory and below it, in order; the empty path means the root.
     pub fn under(&self, directory: &str) -> impl Iterator<Item = (&str, &SourceFile)> {
         let prefix = match directory.trim_matches('/') {
             "" => String::new(),
@@ -136,7 +139,8 @@ impl SourceTree {
             .map(|(path, file)| (path.as_str(), file))
     }
 
-    /// Files anywhere in the project's own code whose name matches: `*` stands for any characters.
+    /// Returns files anywhere in the project's own code whose name matches: `*` stands for any
+    /// characters.
     pub fn named(&self, pattern: &str) -> impl Iterator<Item = (&str, &SourceFile)> {
         self.under("").filter(move |(path, _)| {
             let name = path.rsplit('/').next().unwrap_or(path);
@@ -144,7 +148,7 @@ impl SourceTree {
         })
     }
 
-    /// Names in the root, a `/` after directories, in order.
+    /// Returns the names in the root, a `/` after directories, in order.
     pub fn root_entries(&self) -> Vec<String> {
         let entries: BTreeSet<String> = self
             .files
@@ -164,7 +168,8 @@ fn is_foreign(path: &str) -> bool {
     names.any(|name| FOREIGN_DIRECTORIES.contains(&name))
 }
 
-/// Linear in both: at a mismatch only the last `*` is tried again.
+/// Returns whether the name matches. Linear in both: at a mismatch only the last `*` is tried
+/// again.
 fn matches_pattern(name: &str, pattern: &str) -> bool {
     let (name, pattern) = (name.as_bytes(), pattern.as_bytes());
     let (mut at, mut wanted) = (0, 0);

@@ -1,7 +1,7 @@
 //! Ranges of versions as the files of different languages write them, and which versions they hold.
 //! Where languages disagree on a sign (`~`, a bare number), the dialect decides.
 
-/// Longer ones are no version of anything.
+/// Characters of a version; longer texts are no version of anything.
 const TEXT_CHARS_MAX: usize = 200;
 
 /// The numbers of a version, the weightiest first. What follows them (`rc1`, `-p648`) is left out.
@@ -19,7 +19,7 @@ pub enum Dialect {
     Composer,
 }
 
-/// Any of these, each of which is all of its bounds.
+/// A range of versions: any of these alternatives, each of which is all of its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range(Vec<Vec<Bound>>);
 
@@ -29,14 +29,14 @@ enum Bound {
     Above(Version),
     AtMost(Version),
     Below(Version),
-    /// Begins with these numbers.
+    /// The version begins with these numbers.
     Like(Version),
     Exactly(Version),
     Not(Box<Bound>),
 }
 
 impl Version {
-    /// `v22.1.0`, `3.13.0rc1`, `3.1.2p20`.
+    /// Parses a version: `v22.1.0`, `3.13.0rc1`, `3.1.2p20`.
     pub fn parse(text: &str) -> Option<Version> {
         let mut numbers = Vec::new();
         let mut rest = text.trim().trim_start_matches(['v', 'V']);
@@ -62,7 +62,7 @@ impl Version {
         prefix.0.iter().enumerate().all(|(index, number)| self.at(index) == *number)
     }
 
-    /// The first version that does not begin with the first `count` of these numbers.
+    /// Returns the first version that does not begin with the first `count` of these numbers.
     fn after(&self, count: usize) -> Version {
         let mut numbers: Vec<u64> = (0..count.max(1)).map(|index| self.at(index)).collect();
         if let Some(last) = numbers.last_mut() {
@@ -88,7 +88,7 @@ impl std::fmt::Display for Version {
 }
 
 impl Range {
-    /// None where the text is no range in this dialect.
+    /// Parses a range; `None` if the text is none in this dialect.
     pub fn parse(dialect: Dialect, text: &str) -> Option<Range> {
         if text.chars().count() > TEXT_CHARS_MAX {
             return None;
@@ -120,7 +120,7 @@ impl Bound {
 
 const SIGNS: &[char] = &['<', '>', '=', '!', '~', '^'];
 
-/// `>=3.9, <3.12`, `>= 18 < 21`, `1.2 - 2.3`.
+/// Parses `>=3.9, <3.12`, `>= 18 < 21`, `1.2 - 2.3`.
 fn all_of(dialect: Dialect, text: &str) -> Option<Vec<Bound>> {
     if let Some((low, high)) = text.split_once(" - ") {
         let low = Version::parse(low)?;
@@ -188,7 +188,7 @@ fn between(version: Version, count: usize) -> Vec<Bound> {
     vec![Bound::AtLeast(version), end]
 }
 
-/// npm and Composer read `<=18` as "no 19"; for Python it is 18.0.0.
+/// Returns the bound of `<=`. npm and Composer read `<=18` as "no 19"; for Python it is 18.0.0.
 fn at_most(dialect: Dialect, word: &str) -> Option<Bound> {
     let version = Version::parse(word)?;
     let whole = version.0.len() >= 3 || matches!(dialect, Dialect::Python | Dialect::Ruby);

@@ -1,4 +1,4 @@
-//! What a push of a whole tree leads to: precedence, combination and messages.
+//! Tests of what a push of a whole tree leads to: precedence, combination and messages.
 
 use model::ProcessType;
 use model::application::{RequestKey, RolloutMode, STICKY_BALANCE, Settings};
@@ -107,7 +107,7 @@ fn odd_file_names_stay_one_word() {
     assert_eq!(process(&plan, "web").command, "python3 'it'\\''s odd $(x).py'");
 }
 
-/// Debian has no program `python`, and people's Procfiles do.
+/// Debian has no program `python`, but people's Procfiles name it.
 #[test]
 fn a_procfile_that_calls_python_finds_it() {
     let with = |command: &str| plan(&[("app.py", "PORT"), ("Procfile", command)]).recipe;
@@ -188,7 +188,7 @@ fn the_reference_file_is_read_whole() {
     assert_eq!((web.concurrency, web.default_count), (Some(5), 2));
     assert_eq!(process(&plan, "worker").default_count, 1);
     assert_eq!(plan.recipe.environment["RAILS_MAX_THREADS"], "5");
-    // The third one looks at what `static.output` names.
+    // The third step looks at what `static.output` names.
     assert_eq!((plan.recipe.build.len(), plan.recipe.release.len()), (3, 1));
     assert_eq!(plan.recipe.statics[0].fallback.as_deref(), Some("index.html"));
     assert!(plan.recipe.persist.contains(&"log/".to_owned()));
@@ -272,7 +272,7 @@ fn what_is_built_is_the_only_root_of_a_site() {
     let said = with("[static]\noutput = 'html'\n");
     assert_eq!(roots(&said), [root("html")]);
     assert!(said.recipe.build.last().unwrap().command.contains("html"));
-    // Its own steps come before the look at what they left.
+    // The project's own steps come before the look at what they left.
     let built = with("build = ['make']\n");
     let steps: Vec<&str> = built.recipe.build.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(steps, ["Running make", "Looking for the site"]);
@@ -371,7 +371,7 @@ fn app_json_asks_for_what_is_missing() {
     let plan = plan(&[("app.json", text), ("Procfile", "web: x")]);
     assert_eq!(plan.recipe.release[0].command, "./seed");
     assert_eq!(plan.manifest.secrets, ["B"]);
-    // Whoever takes the push sees to them, and says so.
+    // The code that takes the push provides them, and says so.
     assert_eq!(plan.manifest.required, ["A"]);
     let notes = plan.recipe.notes.join("\n");
     assert!(!notes.contains("is not set"), "{notes}");

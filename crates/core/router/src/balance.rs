@@ -1,5 +1,5 @@
-//! Which endpoint takes the next request. One trait, one file per strategy, one line in
-//! `STRATEGIES` to register it. Driven by the router's threads on every request.
+//! The choice of the endpoint that takes the next request. One trait, one file per strategy, one
+//! line in `STRATEGIES` to register it. Driven by the router's threads on every request.
 
 pub mod latency_weighted;
 pub mod least_loaded;
@@ -10,11 +10,11 @@ pub mod round_robin;
 /// What a strategy sees of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Requests that were started there and have not finished.
+    /// The requests that were started there and have not finished.
     pub in_flight: u32,
-    /// Requests at a time; `u32::MAX` for no limit.
+    /// The requests that it takes at a time; `u32::MAX` for no limit.
     pub concurrency: u32,
-    /// It may take a request now.
+    /// Whether it may take a request now.
     pub admits: bool,
 }
 
@@ -23,7 +23,7 @@ impl Candidate {
         self.free() > 0
     }
 
-    /// Requests that it may take now.
+    /// Returns how many requests it may take now.
     pub fn free(&self) -> u32 {
         if self.admits { self.concurrency.saturating_sub(self.in_flight) } else { 0 }
     }
@@ -33,9 +33,10 @@ impl Candidate {
 pub trait Endpoints {
     fn count(&self) -> usize;
     fn candidate(&self, index: usize) -> Candidate;
-    /// What the strategy's `learn` made of the requests that this one answered; 0 before the first.
+    /// Returns what the strategy's `learn` made of the requests that this endpoint answered; 0
+    /// before the first.
     fn learnt(&self, index: usize) -> u64;
-    /// Of its slot: the same on every node and after every restart.
+    /// Returns the identity of its slot: the same on every node and after every restart.
     fn identity(&self, index: usize) -> u64;
     fn now_ms(&self) -> u64;
 }
@@ -43,36 +44,36 @@ pub trait Endpoints {
 /// What a strategy is told of the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Counts the requests of the application.
+    /// The number of the request among those of the application.
     pub number: usize,
-    /// Requests with the same one should meet the same endpoint; for strategies that want it.
+    /// The key that requests to the same endpoint should share; for strategies that want it.
     pub key: Option<u64>,
-    /// It would rather wait a little for that endpoint than go to another.
+    /// Whether it would rather wait a little for that endpoint than go to another.
     pub patient: bool,
 }
 
 pub trait Balance: Send + Sync {
-    /// The index of a candidate that has room.
+    /// Returns the index of a candidate that has room.
     fn pick(&self, turn: Turn, endpoints: &dyn Endpoints) -> Option<usize>;
 
-    /// Whether `Turn::key` is of use; it is read from the request for those alone.
+    /// Returns whether `Turn::key` is of use; it is read from the request only then.
     fn wants_key(&self) -> bool {
         false
     }
 
-    /// Whether `learn` is to be called; the time is taken for those alone.
+    /// Returns whether `learn` is to be called; the time is taken only then.
     fn learns(&self) -> bool {
         false
     }
 
-    /// An answer began so many microseconds after its request was sent: what is remembered of the
-    /// endpoint from now on.
+    /// Learns that an answer began this many microseconds after its request was sent. Returns what
+    /// is remembered of the endpoint from now on.
     fn learn(&self, learnt: u64, _latency_us: u64, _now_ms: u64) -> u64 {
         learnt
     }
 }
 
-/// The names that `Settings::balance` may have; the first one is the default.
+/// The strategies by the names that `Settings::balance` may have; the first one is the default.
 pub static STRATEGIES: &[(&str, &dyn Balance)] = &[
     ("least-loaded", &least_loaded::LeastLoaded),
     ("round-robin", &round_robin::RoundRobin),
@@ -89,7 +90,7 @@ pub fn default_strategy() -> &'static dyn Balance {
     STRATEGIES[0].1
 }
 
-/// For people: what they may write.
+/// Returns the names for people who may write them.
 pub fn names() -> String {
     let names: Vec<_> = STRATEGIES.iter().map(|(name, _)| format!("'{name}'")).collect();
     names.join(", ")

@@ -23,27 +23,27 @@ use crate::routes::{self, Rights};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Description {
     pub name: ApplicationName,
-    /// Normalized, `NAME.localhost` first.
+    /// The normalized hosts, `NAME.localhost` first.
     pub hosts: Vec<String>,
     pub port: Option<u16>,
-    /// Which of them are its own where others want them.
+    /// What decides which of them are its own if others want them.
     pub rights: Rights,
     pub serving: Option<ReleaseId>,
-    /// What it runs; none where its record is not known.
+    /// The build that it runs; `None` if its record is not known.
     pub build: Option<BuildId>,
-    /// How the release wants its requests to be handled.
+    /// The way in which the release wants its requests to be handled.
     pub settings: Settings,
     pub statics: Vec<StaticMount>,
-    /// The files are what a build made, not what was pushed.
+    /// Whether the files are what a build made, not what was pushed.
     pub is_built: bool,
     pub processes: Processes,
-    /// They take requests.
+    /// The endpoints that take requests.
     pub endpoints: Vec<EndpointDescription>,
     /// Other nodes with instances that take requests.
     pub far: Vec<FarDescription>,
-    /// All instances are on nodes that cannot be reached.
+    /// Whether all instances are on nodes that cannot be reached.
     pub unreachable: bool,
-    /// Ports of the serving release that speak something else than HTTP.
+    /// The ports of the serving release that speak something else than HTTP.
     pub services: Vec<ServiceDescription>,
 }
 
@@ -61,9 +61,9 @@ pub struct ServiceDescription {
 pub enum Processes {
     /// Endpoints are there or will be.
     Expected,
-    /// Scaled to none.
+    /// The process is scaled to none.
     Stopped,
-    /// Static files are all there is.
+    /// There are only static files.
     FilesOnly,
     /// Nothing was ever released, or the first release failed.
     NoRelease,
@@ -76,11 +76,11 @@ pub struct EndpointDescription {
     pub port: u16,
     pub concurrency: Option<u32>,
     pub protocol: InstanceProtocol,
-    /// The checker has seen it well since this time.
+    /// The time since which the checker has seen it well.
     pub healthy_since_ms: Option<u64>,
 }
 
-/// Which process exactly.
+/// The exact process: an instance and its generation.
 pub type IncarnationKey = (InstanceId, Generation);
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Records {
     }
 }
 
-/// What is to be watched.
+/// Returns what is to be watched.
 pub fn prefixes() -> Vec<Prefix> {
     ["app", "instance", "cluster::nodes", "probe"]
         .iter()
@@ -124,8 +124,8 @@ impl Book {
         Book { node, nodes: Nodes::default(), applications: BTreeMap::new() }
     }
 
-    /// Takes note of one record; returns the application that it concerns, if any. Of one that
-    /// cannot be read what was known goes on, and the error is returned too.
+    /// Takes note of one record; returns the application that it concerns, if any. If a record
+    /// cannot be read, what was known goes on, and the error is returned too.
     pub fn apply(
         &mut self,
         key: &Key,
@@ -140,7 +140,8 @@ impl Book {
         (Some(name), result.err())
     }
 
-    /// Whether the value of this key says anything about routes; sources, for example, do not.
+    /// Returns whether the value of this key says anything about routes; sources, for example, do
+    /// not.
     pub fn wants(key: &Key) -> bool {
         Book::noted(key).is_some()
     }
@@ -161,7 +162,7 @@ impl Book {
         self.applications.keys()
     }
 
-    /// None where the application does not exist.
+    /// Describes an application; `None` if it does not exist.
     pub fn describe(&self, name: &ApplicationName) -> Option<Description> {
         let records = self.applications.get(name)?;
         let spec = records.spec.as_ref()?;
@@ -202,7 +203,8 @@ impl Book {
         serving.recipe.ports.iter().map(service).collect()
     }
 
-    /// A node came to the roster or left it. Returns the applications whose routes may change.
+    /// Notes that a node came to the roster or left it. Returns the applications whose routes may
+    /// change.
     pub fn set_member(&mut self, node: &NodeId, member: bool) -> BTreeSet<ApplicationName> {
         match self.nodes.set_member(node, member) {
             true => self.claimed_by(&BTreeSet::from([node.clone()])),
@@ -210,7 +212,7 @@ impl Book {
         }
     }
 
-    /// Nodes that do not answer. Returns the applications whose routes may change.
+    /// Sets the nodes that do not answer. Returns the applications whose routes may change.
     pub fn set_down(&mut self, down: BTreeSet<NodeId>) -> BTreeSet<ApplicationName> {
         let changed = self.nodes.set_down(down);
         self.claimed_by(&changed)
@@ -229,12 +231,12 @@ impl Book {
         concerned.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The application's incarnations on this node that are to be emptied of requests.
+    /// Returns the application's incarnations on this node that are to be emptied of requests.
     pub fn draining(&self, name: &ApplicationName) -> BTreeSet<IncarnationKey> {
         self.incarnations(name, |state| state == InstanceState::Draining)
     }
 
-    /// The application's incarnations on this node that may have requests in flight.
+    /// Returns the application's incarnations on this node that may have requests in flight.
     pub fn alive(&self, name: &ApplicationName) -> BTreeSet<IncarnationKey> {
         let alive = |state| matches!(state, InstanceState::Draining | InstanceState::Ready);
         self.incarnations(name, alive)
@@ -283,8 +285,9 @@ impl Records {
         Ok(())
     }
 
-    /// Releases are numbered upwards, a rollback too. A coordinator that was replaced may come back
-    /// and say that its own one serves, until the agents put that right.
+    /// Returns the rollout with the newest release that serves, as releases are numbered upwards, a
+    /// rollback too. A coordinator that was replaced may come back and say that its own one serves,
+    /// until the agents put that right.
     fn fenced(&self, rollout: Rollout) -> Rollout {
         let known = self.rollout.as_ref().and_then(|rollout| rollout.serving.as_ref());
         let newer = known
@@ -332,16 +335,16 @@ fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release
     }
 }
 
-/// Which of the ports of instances.
+/// The port of instances that is sought.
 #[derive(Clone, Debug)]
 struct Sought {
     process: ProcessType,
-    /// None for that of HTTP.
+    /// The port; `None` for that of HTTP.
     port: Option<PortId>,
 }
 
 impl Sought {
-    /// And how much it takes at a time: what is limited is requests.
+    /// Returns the port, and how many requests it takes at a time: only requests are limited.
     fn of(&self, one: &Incarnation) -> Option<(u16, Option<u32>)> {
         match &self.port {
             None => Some((one.port?, one.concurrency)),

@@ -1,22 +1,26 @@
-//! When an endpoint is left alone after failures: it rejects for a pause that grows with every
-//! failure in a row, then admits one request at a time until one succeeds, and from then on a
-//! growing share of its part. Fits into one machine word, so that threads share it without a lock.
-//! Driven by the router's threads.
+//! The breaker, which decides when an endpoint is left alone after failures: it rejects for a pause
+//! that grows with every failure in a row, then admits one request at a time until one succeeds,
+//! and from then on a growing share of its part. Fits into one machine word, so that threads share
+//! it without a lock. Driven by the router's threads.
 
 use crate::ramp;
 
-/// The first pause: a process that is being replaced is back soon, and others take its requests.
+/// Milliseconds of the first pause: a process that is being replaced is back soon, and others take
+/// its requests.
 pub const PAUSE_MIN_MS: u64 = 100;
-/// What is down for long is tried every few seconds; the checker usually says so earlier.
+/// Milliseconds of the longest pause: what is down for long is tried every few seconds; the checker
+/// usually says so earlier.
 pub const PAUSE_MAX_MS: u64 = 5_000;
 
-/// Until it has its whole part again: what comes back and breaks down again does so under little.
+/// Milliseconds until an endpoint has its whole part again: what comes back and breaks down again
+/// does so under little load.
 pub const RETURN_MS: u64 = 2_000;
-/// An instance that is left alone although nobody else is there is tried this soon, whatever its
-/// pause: with nothing to lose, the first sign of life counts.
+/// Milliseconds after which an instance that is left alone although there is no other is tried,
+/// whatever its pause: with nothing to lose, the first sign of life counts.
 const LAST_PAUSE_MS: u64 = 250;
-/// Envoy's panic threshold: with fewer than half of the instances admitted, something else is
-/// wrong, and those that are left would only break down under the load of all.
+/// Percent of the instances that must admit for another to be taken out, Envoy's panic threshold:
+/// with fewer than half of them, something else is wrong, and those that are left would only break
+/// down under the load of all.
 const ADMITTED_PERCENT_MIN: usize = 50;
 
 const TIME_BITS: u32 = 48;
@@ -27,7 +31,7 @@ const RETURNING: u64 = 1 << 63;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Admits,
-    /// Admits one trial request while no other is in flight.
+    /// The endpoint admits one trial request while no other is in flight.
     AdmitsOne,
     RejectsUntil(u64),
 }
@@ -41,18 +45,18 @@ pub enum Failure {
     Silent,
 }
 
-/// Whether this takes it out, with so many others that admit, of `count` in all. What refuses
-/// connections is of use to nobody; silence may be the fault of a request.
+/// Returns whether this takes it out, where `others_admitting` of `count` admit. An endpoint that
+/// refuses connections is of use to nobody; silence may be the fault of a request.
 pub fn ejects(failure: Failure, others_admitting: usize, count: usize) -> bool {
     failure == Failure::Refused
         || (others_admitting > 0 && others_admitting * 100 >= count * ADMITTED_PERCENT_MIN)
 }
 
-/// Times are milliseconds on any clock that does not go backwards.
+/// The state of one endpoint. Times are milliseconds on any clock that does not go backwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u64,
-    /// A trial succeeded; then the time is when that was, else until when it rejects.
+    /// Whether a trial succeeded; then the time is when that was, else until when it rejects.
     returning: bool,
     time_ms: u64,
 }
@@ -79,7 +83,7 @@ impl Breaker {
         }
     }
 
-    /// Where no other endpoint admits anything.
+    /// Returns the verdict where no other endpoint admits anything.
     pub fn verdict_as_last(self, now_ms: u64) -> Verdict {
         match self.verdict(now_ms) {
             Verdict::RejectsUntil(end_ms) => {
@@ -91,7 +95,7 @@ impl Breaker {
         }
     }
 
-    /// Of its part, in units of `ramp::WHOLE`.
+    /// Returns how much of its part it has, in units of `ramp::WHOLE`.
     pub fn share(self, now_ms: u64) -> u32 {
         match self.returning {
             true => ramp::share(now_ms.saturating_sub(self.time_ms), RETURN_MS),
@@ -99,7 +103,7 @@ impl Breaker {
         }
     }
 
-    /// It answered. Its failures are forgotten once it has its whole part again.
+    /// Notes an answer. The failures are forgotten once the endpoint has its whole part again.
     pub fn succeeded(self, now_ms: u64) -> Breaker {
         match self {
             Breaker { failures: 0, .. } => self,
@@ -111,7 +115,7 @@ impl Breaker {
         }
     }
 
-    /// Failures during a pause were under way before it and do not lengthen it.
+    /// Notes a failure. Failures during a pause were under way before it and do not lengthen it.
     pub fn failed(self, now_ms: u64) -> Breaker {
         if matches!(self.verdict(now_ms), Verdict::RejectsUntil(_)) {
             return self;
@@ -121,7 +125,8 @@ impl Breaker {
         Breaker { failures, returning: false, time_ms }
     }
 
-    /// Somebody has seen it well since then. That counts only if it has not failed after that.
+    /// Notes that the endpoint was seen well since then. That counts only if it has not failed
+    /// after that.
     pub fn healthy_since(self, since_ms: u64) -> Breaker {
         let pause_ms = if self.returning { 0 } else { pause_ms(self.failures) };
         let changed_at_ms = self.time_ms.saturating_sub(pause_ms);
@@ -129,7 +134,7 @@ impl Breaker {
     }
 }
 
-/// After so many failures in a row.
+/// Returns the pause after this many failures in a row.
 pub fn pause_ms(failures: u64) -> u64 {
     let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
     (PAUSE_MIN_MS << doublings).min(PAUSE_MAX_MS)
@@ -170,7 +175,7 @@ mod tests {
         assert!(back.share(1300) < ramp::WHOLE / 5);
         assert_eq!(back.share(1300 + RETURN_MS / 2), ramp::WHOLE / 2);
         assert_eq!(back.succeeded(1301), back);
-        // A third failure in a row, although one request went well between.
+        // It is a third failure in a row, although one request went well between.
         assert_eq!(back.failed(1400).verdict(1799), Verdict::RejectsUntil(1800));
         assert_eq!(back.share(1300 + RETURN_MS), ramp::WHOLE);
         assert_eq!(back.succeeded(1300 + RETURN_MS), Breaker::default());

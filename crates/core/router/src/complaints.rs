@@ -1,13 +1,15 @@
-//! What an application's owner is to hear of its answers, and how often: each kind of fault at most
-//! once a minute, with how many there were since. Driven by the router's threads.
+//! What an application's owner is told of faults in its answers, and how often: each kind of fault
+//! at most once a minute, with how many there were since. Driven by the router's threads.
 
 use std::collections::BTreeMap;
 
 use model::ApplicationName;
 
-/// A page that is always broken would fill the log otherwise.
+/// Milliseconds between two notes of a kind; a page that is always broken would fill the log
+/// otherwise.
 pub const INTERVAL_MS: u64 = 60_000;
-/// Applications times kinds of fault. Beyond it the oldest is forgotten, and told once too often.
+/// Applications times kinds of fault that are known. Beyond it the oldest is forgotten, and told
+/// once too often.
 const KNOWN_MAX: usize = 512;
 
 #[derive(Debug, Default)]
@@ -18,12 +20,13 @@ pub struct Complaints {
 #[derive(Debug)]
 struct Known {
     told_at_ms: u64,
-    /// Since then.
+    /// The number of faults since then.
     more: u64,
 }
 
 impl Complaints {
-    /// Some when it is to be told: with how many others there were of this kind.
+    /// Counts a fault, and returns `Some` if it is to be told: with how many others there were of
+    /// this kind.
     pub fn heard(
         &mut self,
         now_ms: u64,

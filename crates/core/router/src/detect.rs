@@ -1,6 +1,6 @@
-//! What a client speaks, from its first bytes, so that several services share a port: TLS with the
-//! name that it asks for, HTTP, SSH, or something else. Knows bytes and no socket; driven by
-//! `cortex proxy`.
+//! The protocol that a client speaks, from its first bytes, so that several services share a port:
+//! TLS with the name that it asks for, HTTP, SSH, or something else. Knows bytes and no socket;
+//! driven by `cortex proxy`.
 
 use std::str::FromStr;
 
@@ -8,24 +8,24 @@ use thiserror::Error;
 
 use crate::routes::HOST_LENGTH_MAX;
 
-/// As much as is looked at. Larger greetings of TLS exist on paper only.
+/// Bytes that are looked at. Larger greetings of TLS exist on paper only.
 pub const BYTES_MAX: usize = 16 * 1024;
 const RECORD_HEAD: usize = 5;
-/// Type and length of a handshake's message.
+/// Bytes of the type and length of a handshake's message.
 const MESSAGE_HEAD: usize = 4;
-/// RFC 8446, section 5.1.
+/// Bytes of a record, see RFC 8446, section 5.1.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spoken {
-    /// With the name of the server it asks for, in lower case.
+    /// TLS, with the name of the server that the client asks for, in lower case.
     Tls(Option<String>),
     Http,
     Ssh,
     Other,
 }
 
-/// With the space that follows; the last is how HTTP/2 begins.
+/// The methods with the space that follows; the last is how HTTP/2 begins.
 const METHODS: [&[u8]; 12] = [
     b"GET ",
     b"HEAD ",
@@ -42,7 +42,7 @@ const METHODS: [&[u8]; 12] = [
 ];
 const BANNER: &[u8] = b"SSH-";
 
-/// None while more bytes could decide it.
+/// Returns what the client speaks; `None` while more bytes could decide it.
 pub fn detect(bytes: &[u8]) -> Option<Spoken> {
     if bytes.is_empty() {
         return None;
@@ -60,9 +60,9 @@ pub fn detect(bytes: &[u8]) -> Option<Spoken> {
     if begun { None } else { Some(Spoken::Other) }
 }
 
-/// Of a greeting that cannot be read no more is known than that it is one.
+/// Reads a greeting of TLS. If it cannot be read, no more is known than that it is one.
 fn tls(bytes: &[u8]) -> Option<Spoken> {
-    // Version 3.x, then a greeting as the first message.
+    // A greeting has version 3.x, then the greeting as the first message.
     let fits = |at: usize, good: &dyn Fn(u8) -> bool| bytes.get(at).is_none_or(|byte| good(*byte));
     let greets =
         fits(1, &|byte| byte == 3) && fits(2, &|byte| byte <= 4) && fits(5, &|byte| byte == 1);
@@ -104,9 +104,9 @@ fn undecided(bytes: &[u8], goes_on: bool) -> Option<Spoken> {
     if goes_on && bytes.len() < BYTES_MAX { None } else { Some(Spoken::Tls(None)) }
 }
 
-/// RFC 8446, section 4.1.2, and RFC 6066, section 3.
+/// Reads the server's name, see RFC 8446, section 4.1.2, and RFC 6066, section 3.
 fn server_name(hello: &[u8]) -> Option<String> {
-    // Version and random; then the session, the ciphers, the compressions.
+    // First come version and random; then the session, the ciphers, the compressions.
     let rest = hello.get(2 + 32..)?;
     let (_, rest) = short(rest)?;
     let (_, rest) = long(rest)?;
@@ -128,23 +128,24 @@ fn server_name(hello: &[u8]) -> Option<String> {
     None
 }
 
-/// What a byte of length announces, and the rest.
+/// Returns what a byte of length announces, and the rest.
 fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*length))
 }
 
-/// What two bytes of length announce, and the rest.
+/// Returns what two bytes of length announce, and the rest.
 fn long(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// Which clients a service is for, as people write it: `tls`, `tls:NAME`, `http`, `ssh`, `other`.
+/// The clients that a service is for, as people write it: `tls`, `tls:NAME`, `http`, `ssh`,
+/// `other`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sort {
     Tls,
-    /// Exactly, or `*.` and what follows the first label.
+    /// TLS for this name exactly, or for `*.` and what follows the first label.
     TlsNamed(String),
     Http,
     Ssh,
@@ -172,7 +173,7 @@ impl FromStr for Sort {
     }
 }
 
-/// The service for a client; what no service names falls to `other`.
+/// Returns the service for a client; what no service names falls to `other`.
 pub fn choose(sorts: &[Sort], spoken: &Spoken) -> Option<usize> {
     let find = |wanted: &dyn Fn(&Sort) -> bool| sorts.iter().position(wanted);
     let chosen = match spoken {
@@ -192,7 +193,8 @@ pub fn choose(sorts: &[Sort], spoken: &Spoken) -> Option<usize> {
     chosen.or_else(|| find(&|sort| *sort == Sort::Other))
 }
 
-/// The service for a client that says nothing: those of SSH may wait for the server's first word.
+/// Returns the service for a client that says nothing: those of SSH may wait for the server's first
+/// word.
 pub fn choose_silent(sorts: &[Sort]) -> Option<usize> {
     let find = |wanted: Sort| sorts.iter().position(|sort| *sort == wanted);
     find(Sort::Ssh).or_else(|| find(Sort::Other))
@@ -204,10 +206,10 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// How a short one begins.
+    /// The beginning of a short greeting.
     const GREETING: &[u8] = &[0x16, 3, 1, 0, 9, 1, 0];
 
-    /// As a client sends it, in records of at most `piece` bytes.
+    /// Returns a greeting as a client sends it, in records of at most `piece` bytes.
     fn hello(name: Option<&str>, piece: usize) -> Vec<u8> {
         let two = |length: usize| u16::try_from(length).unwrap().to_be_bytes();
         let mut extensions = vec![0, 0x17, 0, 0];

@@ -1,21 +1,22 @@
-//! Requests that wait, in one line per client, and which of them is next: deficit round robin
-//! (Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin", 1995). A client
-//! that floods stands in its own way alone. Pure; `router/queue.rs` holds it behind its lock.
+//! The queue of waiting requests, in one line per client, and which of them is next: deficit round
+//! robin (Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin", 1995). A
+//! client that floods stands in its own way alone. Pure; `router/queue.rs` holds it behind its
+//! lock.
 //!
 //! A turn is worth one unit. A request costs one, and one more for every 64 KiB that it announces,
-//! so most go in plain turn, and one with a large body once its line has saved up for it. Whatever
-//! may be served is served: nobody's savings keep an endpoint idle.
+//! so most go in plain turn, and one with a large body once its line has saved up for it. Any
+//! request that may be served is served: nobody's savings keep an endpoint idle.
 //!
-//! Who comes with nothing waiting, and has had no turn in this round, need not wait for one: it is
-//! next, as with FQ-CoDel (RFC 8290, section 4.2), once between two turns of the others. So nobody
-//! waits for more than twice a round, however many come anew.
+//! A client that comes with nothing waiting, and has had no turn in this round, need not wait for
+//! one: it is next, as with FQ-CoDel (RFC 8290, section 4.2), once between two turns of the others.
+//! So nobody waits for more than twice a round, however many come anew.
 //!
 //! Turns alone would let slow requests pile up: half of the turns are a quick client's, but nearly
-//! all of the time is a slow one's. So whoever has half of the places, where these are counted,
-//! waits while anybody waits who has less.
+//! all of the time is a slow one's. So a client that has half of the places, where these are
+//! counted, waits while any waits that has less.
 //!
-//! A request that is known to be slow is not due at once. Until it is, those go first who are, as
-//! many of its client as of others, and an eighth of the places is not for it: where they are
+//! A request that is known to be slow is not due at once. Until it is, those that are due go first,
+//! as many of its client as of others, and an eighth of the places is not for it: where they are
 //! counted, a quick one finds one free.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,30 +25,31 @@ use model::hash;
 
 /// Clients with a line of their own. More wait at a time only where very many ask a little each.
 pub const OWN_LINES_MAX: usize = 256;
-/// The others share these, by hash.
+/// Lines that the other clients share, by hash.
 const SHARED_LINES: u64 = 64;
-/// Of the whole queue, and of all places, while others wait too: a flood leaves room for everybody
-/// else.
+/// The divisor of the whole queue, and of all places, that gives a client's share while others wait
+/// too: a flood leaves room for everybody else.
 const SHARE_DIVISOR: usize = 2;
-/// Of all places: so many are kept for those who are due. None where places are few: one of them
-/// would be too much to lose for those who are slow.
+/// The divisor of all places that gives those kept for requests that are due. It gives none where
+/// places are few: one of them would be too much to lose for slow requests.
 const KEPT_DIVISOR: usize = 8;
-/// So much of a body costs as much as a request.
+/// Bytes of a body that cost as much as a request.
 const BODY_BYTES_PER_UNIT: u64 = 64 * 1024;
 /// Rounds that the largest upload waits while others have a turn in each.
 pub const COST_MAX: u32 = 16;
 
-/// What a request costs that announces so much of a body; none for one of unknown length.
+/// Returns what a request costs that announces this much of a body; `None` for a body of unknown
+/// length.
 pub fn cost(body_bytes: Option<u64>) -> u32 {
     let units = body_bytes.map_or(1, |bytes| 1 + bytes / BODY_BYTES_PER_UNIT);
     u32::try_from(units).unwrap_or(COST_MAX).min(COST_MAX)
 }
 
-/// When somebody may be served.
+/// The moment at which a request may be served.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     pub now_ms: u64,
-    /// Places that nobody has; the largest number where they are not counted.
+    /// The places that are free; the largest number if they are not counted.
     pub free: usize,
 }
 
@@ -68,39 +70,39 @@ struct Waiting<T> {
 #[derive(Debug)]
 struct Line<T> {
     waiting: VecDeque<Waiting<T>>,
-    /// Turns that it had and could not use; at most what the dearest request costs.
+    /// The turns that it had and could not use; at most what the dearest request costs.
     saved: u32,
 }
 
-/// Of those who came with nothing waiting.
+/// What becomes of clients that come with nothing waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Newcomer {
     /// The next one goes to the front.
     Welcome,
-    /// At the front.
+    /// One waits at the front.
     Waits(Name),
-    /// First somebody else has a turn.
+    /// Another client has a turn first.
     Served,
 }
 
 #[derive(Debug)]
 pub struct Fair<T> {
     lines: BTreeMap<Name, Line<T>>,
-    /// The first is next. A line that had its turn and is empty stays until the round is over, so
-    /// that whoever comes back to it is no newcomer.
+    /// The lines in order, the first of which is next. A line that had its turn and is empty stays
+    /// until the round is over, so that a client that comes back to it is no newcomer.
     ring: VecDeque<Name>,
     newcomer: Newcomer,
     length: usize,
     length_max: usize,
-    /// Places that clients have now; those alone that have some.
+    /// The places that clients have now, of only those that have some.
     held: BTreeMap<u64, u32>,
-    /// Who has so many waits behind those who have less.
+    /// The number of places with which a client waits behind those that have less.
     held_max: u32,
-    /// Free places that are for those alone who are due.
+    /// The free places that are only for requests that are due.
     kept: usize,
 }
 
-/// Where a request that came ended up.
+/// What became of a request that came.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pushed<T> {
     Waits,
@@ -133,25 +135,25 @@ impl<T> Fair<T> {
         self.length == 0
     }
 
-    /// Nobody waits any more.
+    /// Removes all requests: nobody waits any more.
     pub fn clear(&mut self) {
         self.lines.clear();
         self.ring.clear();
         (self.newcomer, self.length) = (Newcomer::Welcome, 0);
     }
 
-    /// So many places there are, of which no client is to have most, nor the slow ones all.
+    /// Sets the number of places, of which no client is to have most, nor the slow requests all.
     pub fn share_out(&mut self, places: usize) {
         self.kept = places / KEPT_DIVISOR;
         self.held_max = u32::try_from(places.div_ceil(SHARE_DIVISOR)).unwrap_or(u32::MAX).max(1);
     }
 
-    /// A request of this client has a place.
+    /// Notes that a request of this client has a place.
     pub fn hold(&mut self, class: u64) {
         *self.held.entry(class).or_insert(0) += 1;
     }
 
-    /// It has it no more.
+    /// Notes that it no longer has it.
     pub fn let_go(&mut self, class: u64) {
         let Some(count) = self.held.get_mut(&class) else {
             return debug_assert!(false, "it had no place");
@@ -162,12 +164,12 @@ impl<T> Fair<T> {
         }
     }
 
-    /// Whether there is a place for one that is not due yet.
+    /// Returns whether there is a place for a request that is not due yet.
     pub fn has_room_for_slow(&self, free: usize) -> bool {
         free > self.kept
     }
 
-    /// Whether anybody may be served now that fits.
+    /// Returns whether any request that fits may be served now.
     pub fn may_take(&self, moment: Moment, mut fits: impl FnMut(&T) -> bool) -> bool {
         let has_room = self.has_room_for_slow(moment.free);
         let mut waiting = self.lines.values().flat_map(|line| &line.waiting);
@@ -178,7 +180,7 @@ impl<T> Fair<T> {
         self.held.get(&class).is_some_and(|count| *count >= self.held_max)
     }
 
-    /// Before `due_ms` it lets everybody else go first who is due.
+    /// Adds a request. Before `due_ms` it lets all others go first that are due.
     pub fn push(&mut self, class: u64, cost: u32, due_ms: u64, item: T) -> Pushed<T> {
         let name = self.name(class);
         let own = self.lines.get(&name).map_or(0, |line| line.waiting.len());
@@ -207,10 +209,11 @@ impl<T> Fair<T> {
         instead_of.map_or(Pushed::Waits, Pushed::InsteadOf)
     }
 
-    /// Of all that fit, the one whose turn it is; in each line the one that has waited longest. One
-    /// of a client that has its share of the places only where nobody else fits, and of those who
-    /// are alike in that, one that is not due yet only where nobody fits who is, and there is room
-    /// for it. `fits` is asked once at most for each, and no more after it has said yes.
+    /// Takes, of all that fit, the one whose turn it is; in each line the one that has waited
+    /// longest. A request of a client that has its share of the places is taken only if no other
+    /// fits. Among those that are alike in that, one that is not due yet is taken only if none fits
+    /// that is, and there is room for it. `fits` is asked once at most for each, and no more after
+    /// it has said yes.
     pub fn take(&mut self, moment: Moment, mut fits: impl FnMut(&T) -> bool) -> Option<T> {
         let has_room = self.has_room_for_slow(moment.free);
         let groups = [(false, true), (false, false), (true, true), (true, false)].into_iter();
@@ -226,9 +229,10 @@ impl<T> Fair<T> {
         self.serve(index)
     }
 
-    /// How many rounds from now, at which place in the ring, and where in that line.
+    /// Returns how many rounds from now, at which place in the ring, and where in that line.
     fn find(&self, mut fits: impl FnMut(&Waiting<T>) -> bool) -> Option<(u32, usize, usize)> {
-        // By how many more turns each line needs: the next round begins when nobody can be served.
+        // The lines go by how many more turns each needs: the next round begins when none can be
+        // served.
         for round in 0..COST_MAX {
             for (position, name) in self.ring.iter().enumerate() {
                 let Some(line) = self.lines.get(name) else { continue };
@@ -262,7 +266,7 @@ impl<T> Fair<T> {
         self.check_invariants();
     }
 
-    /// So many whole rounds, and one more for those before `position`, have passed; the line at
+    /// Passes this many whole rounds, and one more for those before `position`; the line at
     /// `position` comes to the end of the ring, and before it those that had a turn and saved it.
     /// Those that had nothing to send where there was room keep their place.
     fn pass_turns(&mut self, rounds: u32, position: usize) {
@@ -285,7 +289,7 @@ impl<T> Fair<T> {
         self.ring = stay;
     }
 
-    /// From the line at the end of the ring, which has its turn.
+    /// Serves a request of the line at the end of the ring, which has its turn.
     fn serve(&mut self, index: usize) -> Option<T> {
         let name = *self.ring.back()?;
         let line = self.lines.get_mut(&name)?;
@@ -311,7 +315,7 @@ impl<T> Fair<T> {
         let shared = Name::Shared(hash::mix(class) % SHARED_LINES);
         let waits_there = |line: &Line<T>| line.waiting.iter().any(|one| one.class == class);
         if self.lines.get(&shared).is_some_and(waits_there) {
-            // Behind its own earlier requests.
+            // The client's earlier requests wait there, and this one behind them.
             return shared;
         }
         let own = Name::Own(class);
@@ -340,7 +344,7 @@ impl<T> Fair<T> {
 }
 
 impl<T> Line<T> {
-    /// Until its first can be served, after this turn.
+    /// Returns how many rounds pass until its first can be served, after this turn.
     fn rounds_to_save(&self) -> u32 {
         let cost = self.waiting.front().map_or(1, |first| first.cost);
         cost.saturating_sub(self.saved + 1)

@@ -20,23 +20,23 @@ use thiserror::Error;
 
 use crate::proxy_protocol::Addresses;
 
-/// Both names and addresses at their longest, and the rest.
+/// Bytes of an ask: both names and addresses at their longest, and the rest.
 pub const ASK_BYTES_MAX: usize = 2 + 2 * 256 + 3 + 2 * ADDRESS_BYTES_MAX;
 const ADDRESS_BYTES_MAX: usize = 1 + 16 + 2;
-/// In `wait`: a port follows.
+/// The bit in `wait` that says that a port follows.
 const THROUGH: u16 = 0x8000;
 pub const REPLY_BYTES: usize = 6;
-/// Below this many requests on the least busy near instance no other node is looked at: a step
-/// through another machine costs more than it could save.
+/// Requests on the least busy near instance below which no other node is looked at: a step through
+/// another machine costs more than it could save.
 pub const NEAR_ENOUGH: u32 = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// For so long the hosting router may let it stand in its queue.
+    /// The milliseconds for which the hosting router may let it stand in its queue.
     pub wait_ms: u16,
     pub application: ApplicationName,
     pub process: ProcessType,
-    /// None for a request.
+    /// The port that it goes through; `None` for a request.
     pub through: Option<Through>,
 }
 
@@ -57,18 +57,18 @@ pub enum Outcome {
     Absent,
 }
 
-/// How busy the instances of one process are on a node.
+/// The load of the instances of one process on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub in_flight: u16,
-    /// `u16::MAX` for no limit.
+    /// The number of further requests that they take; `u16::MAX` for no limit.
     pub free: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub outcome: Outcome,
-    /// Another request may follow on this connection.
+    /// Whether another request may follow on this connection.
     pub keep: bool,
     pub room: Room,
 }
@@ -83,7 +83,7 @@ impl Ask {
         let wait = self.wait_ms.min(THROUGH - 1) | through;
         out.extend_from_slice(&wait.to_be_bytes());
         for name in [self.application.as_str(), self.process.as_str()] {
-            // Names are far shorter; a longer one would be refused by whoever reads it.
+            // Names are far shorter; a longer one would be refused by the router that reads it.
             let name = &name.as_bytes()[..name.len().min(usize::from(u8::MAX))];
             out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
             out.extend_from_slice(name);
@@ -99,7 +99,7 @@ impl Ask {
         }
     }
 
-    /// And how long it was; none while it is not complete.
+    /// Parses an ask and returns it with its length; `None` while it is not complete.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Ask, usize)>, BadWords> {
         let Some((wait, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
         let Some((application, rest)) = name(rest)? else { return Ok(None) };
@@ -184,7 +184,7 @@ impl Reply {
         [outcome, u8::from(self.keep), a, b, c, d]
     }
 
-    /// None while it is not complete.
+    /// Parses a reply; `None` while it is not complete.
     pub fn parse(bytes: &[u8]) -> Result<Option<Reply>, BadWords> {
         let Some(&[outcome, keep, a, b, c, d]) = bytes.first_chunk::<REPLY_BYTES>() else {
             return Ok(None);
@@ -205,14 +205,14 @@ impl Reply {
     }
 }
 
-/// One longer than any there is would be cut.
+/// Writes a datagram; one longer than any there is would be cut.
 pub fn write_datagram(datagram: &[u8], out: &mut Vec<u8>) {
     let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(&datagram[..usize::from(length)]);
 }
 
-/// The first one, and what follows it; none while it is not complete.
+/// Returns the first datagram, and what follows it; `None` while it is not complete.
 pub fn datagram(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
@@ -221,21 +221,21 @@ pub fn datagram(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// What is known here of the instances on another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FarCandidate {
-    /// Requests on them, as far as this node knows.
+    /// The requests on them, as far as this node knows.
     pub in_flight: u32,
     pub instances: u32,
-    /// It may take a request now.
+    /// Whether they may take a request now.
     pub has_room: bool,
 }
 
 impl FarCandidate {
-    /// In 64ths of a request per instance.
+    /// Returns the load in 64ths of a request per instance.
     fn load(&self) -> u64 {
         u64::from(self.in_flight) * 64 / u64::from(self.instances.max(1))
     }
 }
 
-/// The node with the fewest requests per instance; in turn among equals.
+/// Returns the node with the fewest requests per instance; in turn among equals.
 pub fn pick(turn: usize, count: usize, at: &dyn Fn(usize) -> FarCandidate) -> Option<usize> {
     let first = turn.checked_rem(count)?;
     let around = (first..count).chain(0..first).map(|index| (index, at(index)));
@@ -244,8 +244,8 @@ pub fn pick(turn: usize, count: usize, at: &dyn Fn(usize) -> FarCandidate) -> Op
     free.min_by_key(|(_, candidate)| candidate.load()).map(|(index, _)| index)
 }
 
-/// Whether a request goes far although a near instance with so many requests has room: only where
-/// that one is busy and the others are less than half as busy.
+/// Returns whether a request goes far although a near instance with so many requests has room: only
+/// if that one is busy and the others are less than half as busy.
 pub fn is_better(near_in_flight: u32, far: FarCandidate) -> bool {
     near_in_flight >= NEAR_ENOUGH && far.has_room && 2 * far.load() < 64 * u64::from(near_in_flight)
 }

@@ -1,20 +1,20 @@
-//! Which file a request path means, and what kind of file it is. Knows no disk: whether the file is
-//! there, and whether a link leads out, is for the caller. Driven by the router's static files.
+//! The file that a request path means, and what kind of file it is. Knows no disk: whether the file
+//! is there, and whether a link leads out, is for the caller. Driven by the router's static files.
 
 pub mod coding;
 pub mod fingerprint;
 
 use model::release::StaticMount;
 
-/// Longer paths than any file system takes.
+/// Bytes of a path, more than any file system takes.
 const PATH_LENGTH_MAX: usize = 4096;
 
-/// What a directory answers with.
+/// The file that a directory answers with.
 pub const INDEX: &str = "index.html";
 
-/// The mounts that the request path lies under, longest prefix first, each with the decoded path
-/// below it: no `..`, no empty tokens, so that joining it stays below the directory. What is kept
-/// back is for the caller. None where the path is malformed or tries to leave.
+/// Returns the mounts that contain the request path, longest prefix first, each with the decoded
+/// path below it: no `..`, no empty tokens, so that joining it stays below the directory. What is
+/// kept back is for the caller. `None` if the path is malformed or tries to leave.
 pub fn resolve<'a>(
     mounts: &'a [StaticMount],
     target: &[u8],
@@ -51,7 +51,7 @@ fn decode(path: &[u8]) -> Option<String> {
     (!text.contains(|c: char| c.is_control() || c == '\\')).then_some(text)
 }
 
-/// A path that ends with `/` keeps it.
+/// Decodes the rest of a path; one that ends with `/` keeps it.
 fn relative(rest: &str) -> Option<String> {
     let mut safe = String::with_capacity(rest.len());
     for token in rest.split('/').filter(|token| !token.is_empty() && *token != ".") {
@@ -69,18 +69,18 @@ fn relative(rest: &str) -> Option<String> {
     Some(safe)
 }
 
-/// Whether whoever asks wants a page, as far as that can be told: then a single-page application
-/// has its own for it. A script or a picture that is not there is simply not there.
+/// Returns whether the client wants a page, as far as that can be told: then a single-page
+/// application has its own for it. A script or a picture that is not there is simply not there.
 pub fn wants_page(path: &str, accept: Option<&str>) -> bool {
     !has_extension(path) || accept.is_some_and(takes_html)
 }
 
-/// Of the path's last name.
+/// Returns whether the path's last name has an extension.
 pub fn has_extension(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| name.contains('.'))
 }
 
-/// By name; whoever takes anything may want a script.
+/// Returns whether HTML is asked for by name; a client that takes anything may want a script.
 fn takes_html(accept: &str) -> bool {
     let kinds = accept.split(',').filter_map(|kind| kind.split(';').next());
     kinds.map(str::trim).any(|kind| {
@@ -88,7 +88,7 @@ fn takes_html(accept: &str) -> bool {
     })
 }
 
-/// By the name's end; what is unknown is never interpreted by a browser.
+/// Returns the type by the name's end; what is unknown is never interpreted by a browser.
 pub fn content_type(name: &str) -> &'static str {
     let extension = name.rsplit('/').next().and_then(|file| file.rsplit_once('.'));
     let extension = extension.map(|(_, extension)| extension.to_ascii_lowercase());
@@ -126,13 +126,13 @@ pub fn content_type(name: &str) -> &'static str {
 /// One range of `Range: bytes=…`, as first byte and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
-    /// No range that is understood: the whole file.
+    /// There is no range that is understood: the whole file is sent.
     Whole,
     Part {
         start: u64,
         length: u64,
     },
-    /// It lies past the end.
+    /// The range is past the end.
     Unsatisfiable,
 }
 

@@ -4,15 +4,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Between two datagrams of one answer; a network that loses none is quicker.
+/// Milliseconds between two datagrams of one answer; a network that loses none is quicker.
 pub const ANSWER_GAP_MS: u64 = 100;
 
-/// `T` is what a flow has: a socket, in the shell.
+/// The flows of clients. `T` is what a flow has: a socket, in the shell.
 #[derive(Debug)]
 pub struct Flows<K, T> {
     flows: BTreeMap<K, Flow<T>>,
-    /// When each flow is looked at next, no later than it expires; one entry per flow. Entries of
-    /// flows that are gone are dropped when their time comes.
+    /// The time at which each flow is looked at next, no later than it expires; one entry per flow.
+    /// Entries of flows that are gone are dropped when their time comes.
     looks: BinaryHeap<Reverse<(u64, K, u64)>>,
     idle_ms: u64,
     max: usize,
@@ -23,9 +23,9 @@ pub struct Flows<K, T> {
 struct Flow<T> {
     value: T,
     last_ms: u64,
-    /// Whoever sent the last datagram was the client.
+    /// Whether the client sent the last datagram.
     asked: bool,
-    /// Unlike that of any flow before it under the same key.
+    /// A number unlike that of any flow before it under the same key.
     birth: u64,
 }
 
@@ -34,7 +34,7 @@ impl<K: Ord + Clone, T> Flows<K, T> {
         Flows { flows: BTreeMap::new(), looks: BinaryHeap::new(), idle_ms, max, born: 0 }
     }
 
-    /// From now on, also for flows that are there.
+    /// Sets the idle time from now on, also for flows that are there.
     pub fn set_idle(&mut self, idle_ms: u64) {
         if std::mem::replace(&mut self.idle_ms, idle_ms) != idle_ms {
             self.rebuild();
@@ -53,12 +53,12 @@ impl<K: Ord + Clone, T> Flows<K, T> {
         self.flows.get(key).map(|flow| &flow.value)
     }
 
-    /// The flow of a client that has just sent something.
+    /// Returns the flow of a client that has just sent something.
     pub fn asked(&mut self, key: &K, now_ms: u64) -> Option<&T> {
         self.touch(key, now_ms, true)
     }
 
-    /// The flow of a client that has just been sent something.
+    /// Returns the flow of a client that has just been sent something.
     pub fn answered(&mut self, key: &K, now_ms: u64) -> Option<&T> {
         self.touch(key, now_ms, false)
     }
@@ -70,13 +70,14 @@ impl<K: Ord + Clone, T> Flows<K, T> {
         Some(&flow.value)
     }
 
-    /// A client has no answer yet, or perhaps not all of it. One that wants none looks the same.
+    /// Returns whether a client has no answer yet, or perhaps not all of it. One that wants none
+    /// looks the same.
     pub fn is_answer_awaited(&self, now_ms: u64) -> bool {
         let awaits = |flow: &Flow<T>| flow.asked || flow.last_ms + ANSWER_GAP_MS > now_ms;
         self.flows.values().any(awaits)
     }
 
-    /// Gives the value back where there are too many. A known key gets a new flow.
+    /// Adds a flow, or gives the value back if there are too many. A known key gets a new flow.
     pub fn insert(&mut self, key: K, value: T, now_ms: u64) -> Result<(), T> {
         // A heap of those that were removed before their time must not grow without end.
         let heap_max = self.max.saturating_mul(2);
@@ -97,7 +98,7 @@ impl<K: Ord + Clone, T> Flows<K, T> {
         self.flows.remove(key).map(|flow| flow.value)
     }
 
-    /// Those that were quiet for too long.
+    /// Removes and returns those that were quiet for too long.
     pub fn expire(&mut self, now_ms: u64) -> Vec<(K, T)> {
         let mut expired = Vec::new();
         while let Some(Reverse((at, _, _))) = self.looks.peek()
@@ -117,7 +118,7 @@ impl<K: Ord + Clone, T> Flows<K, T> {
         expired
     }
 
-    /// All that are left.
+    /// Removes and returns all that are left.
     pub fn drain(&mut self) -> Vec<(K, T)> {
         self.looks.clear();
         let all = std::mem::take(&mut self.flows);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched.
+        /// Compares with a list that is searched.
         #[test]
         fn exactly_the_quiet_ones_expire(
             steps in vec((0u8..4, 0u8..12, 0u64..60), 0..200),

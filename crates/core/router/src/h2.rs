@@ -1,5 +1,5 @@
 //! HTTP/2 as the router speaks it to clients (RFC 9113, RFC 8441): frames in and out, streams and
-//! their windows, heads in their compressed form. Each stream is a request of HTTP/1.1 to whoever
+//! their windows, heads in their compressed form. Each stream is a request of HTTP/1.1 to whatever
 //! serves it. Knows bytes, no sockets; driven by the router's connections.
 
 pub mod answer;
@@ -14,7 +14,7 @@ pub mod text;
 
 pub use crate::http::syntax::content_length;
 
-/// Says something about a connection of HTTP/1.1, and means nothing here.
+/// Returns whether a header says something about a connection of HTTP/1.1, and means nothing here.
 pub fn is_of_connection(name: &str) -> bool {
     let known: &[&str] = match name.len() {
         2 => &["te"],

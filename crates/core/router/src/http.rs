@@ -8,16 +8,18 @@ pub mod response;
 pub(crate) mod syntax;
 pub mod trailers;
 
-/// Larger than any browser sends; a cookie jar gone wild is told so.
+/// Bytes of a head, more than any browser sends; a client whose cookie jar has gone wild is told
+/// so.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Browsers send about 20, chains of proxies add some.
+/// Headers of a head; browsers send about 20, chains of proxies add some.
 pub const HEADERS_MAX: usize = 100;
-/// What routers add of their own on the way to the node that has the instance.
+/// Headers that routers add of their own on the way to the node that has the instance.
 pub const HEADERS_ADDED_MAX: usize = 10;
-/// The same, in bytes: a name of a host and a few short values.
+/// The bytes of these: a name of a host and a few short values.
 pub const HEAD_BYTES_ADDED_MAX: usize = 1024;
 
-/// Concerns one connection only and is never passed on, nor is what `Connection` names.
+/// Returns whether a header concerns one connection only and is never passed on, as is also true of
+/// what `Connection` names.
 fn is_hop_by_hop(name: &str) -> bool {
     let known: &[&str] = match name.len() {
         2 => &["te"],
@@ -38,13 +40,13 @@ fn lists(value: &[u8], token: &str) -> bool {
         .any(|one| one.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
-/// Whether a `Connection` of this value may name further headers: most do not.
+/// Returns whether a `Connection` of this value may name further headers: most do not.
 fn may_name(value: &[u8]) -> bool {
     !value.eq_ignore_ascii_case(b"keep-alive")
 }
 
-/// Whether a header called `Connection` lists this one. Content-Length frames the body and is never
-/// dropped, whatever that says.
+/// Returns whether a header called `Connection` lists this one. Content-Length frames the body and
+/// is never dropped, whatever that says.
 fn is_named(headers: &[httparse::Header<'_>], name: &str) -> bool {
     !name.eq_ignore_ascii_case("content-length")
         && headers
@@ -52,7 +54,7 @@ fn is_named(headers: &[httparse::Header<'_>], name: &str) -> bool {
             .any(|one| one.name.eq_ignore_ascii_case("connection") && lists(one.value, name))
 }
 
-/// One line of a head.
+/// Writes one line of a head.
 pub fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");

@@ -11,13 +11,14 @@ use thiserror::Error;
 
 pub use self::senders::Senders;
 
-/// Says the specification of version 1, with CR and LF.
+/// Bytes of a line, with CR and LF, as the specification of version 1 says.
 const LINE_BYTES_MAX: usize = 107;
-/// With extensions; a certificate or two of the client fit, and a buffer holds it.
+/// Bytes of a header with extensions; a certificate or two of the client fit, and a buffer holds
+/// it.
 pub const HEADER_BYTES_MAX: usize = 8 * 1024;
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const START: &[u8] = b"PROXY ";
-/// Signature, version and command, family, length.
+/// Bytes of signature, version and command, family, length.
 const FIXED_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub enum Version {
     V2,
 }
 
-/// Who connected, and to what.
+/// The address that connected, and the one that it connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub client: SocketAddr,
@@ -35,9 +36,9 @@ pub struct Addresses {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes until the client's first one.
+    /// The number of bytes until the client's first one.
     pub length: usize,
-    /// None: the connection is the other proxy's own, or it does not know.
+    /// The addresses; `None` if the connection is the other proxy's own, or it does not know.
     pub addresses: Option<Addresses>,
 }
 
@@ -45,7 +46,7 @@ pub struct Header {
 #[error("no header of the PROXY protocol: {0}")]
 pub struct BadHeader(&'static str);
 
-/// None while the header is not complete.
+/// Parses a header; `None` while it is not complete.
 pub fn parse(bytes: &[u8]) -> Result<Option<Header>, BadHeader> {
     if starts(bytes, SIGNATURE) {
         return if bytes.len() < SIGNATURE.len() { Ok(None) } else { parse_binary(bytes) };
@@ -56,7 +57,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Header>, BadHeader> {
     Err(BadHeader("it begins otherwise"))
 }
 
-/// As far as both reach.
+/// Returns whether one starts with the other, as far as both reach.
 fn starts(bytes: &[u8], with: &[u8]) -> bool {
     bytes.iter().zip(with).all(|(one, other)| one == other)
 }
@@ -106,7 +107,7 @@ fn read_addresses(
     }
 }
 
-/// Digits alone, without zeros in front.
+/// Returns a port, written in digits alone, without zeros in front.
 fn port(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let padded = text.len() > 1 && text.starts_with('0');
@@ -115,7 +116,7 @@ fn port(text: &str) -> Option<u16> {
 
 fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, BadHeader> {
     let Some(&[.., command, family, high, low]) = bytes.first_chunk::<FIXED_BYTES>() else {
-        // What is there must do already.
+        // What is there already must be right.
         return match bytes.get(SIGNATURE.len()) {
             Some(command) if !matches!(command, 0x20 | 0x21) => Err(BadHeader("its version")),
             _ => Ok(None),
@@ -135,7 +136,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, BadHeader> {
     let addresses = match (command, family) {
         (0x21, 0x11 | 0x12) => Some(addresses::<4>(block)?),
         (0x21, 0x21 | 0x22) => Some(addresses::<16>(block)?),
-        // Its own connection, or one of a kind that has no address here.
+        // It is the proxy's own connection, or one of a kind that has no address here.
         _ => None,
     };
     Ok(Some(Header { length, addresses }))
@@ -155,7 +156,7 @@ where
     })
 }
 
-/// What a back end is to read first. Addresses of two families are said to be unknown.
+/// Writes what a back end is to read first. Addresses of two families are said to be unknown.
 pub fn write(version: Version, addresses: Addresses, out: &mut Vec<u8>) {
     // A listener of both families names IPv4 clients by their mapped address.
     let client = addresses.client.ip().to_canonical();
@@ -248,7 +249,7 @@ mod tests {
     fn binary_headers_are_read_with_extensions() {
         let mut bytes = SIGNATURE.to_vec();
         bytes.extend([0x21, 0x11, 0, 17, 10, 0, 0, 1, 10, 0, 0, 2, 0x1f, 0x90, 0, 80]);
-        // One extension, which nobody needs.
+        // There is one extension, which nobody needs.
         bytes.extend([4, 0, 2, 9, 9]);
         let length = bytes.len();
         let header = Header { length, addresses: Some(known("10.0.0.1:8080", "10.0.0.2:80")) };

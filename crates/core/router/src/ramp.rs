@@ -1,15 +1,15 @@
-//! How much of its part an endpoint takes that is new, or back after failures: a share that grows
-//! to the whole, as Envoy's slow start has it. Caches fill and code is compiled meanwhile. Driven
-//! by the router's threads.
+//! The ramp of an endpoint that is new, or back after failures: how much of its part it takes, a
+//! share that grows to the whole, as Envoy's slow start has it. Caches fill and code is compiled
+//! meanwhile. Driven by the router's threads.
 
 use model::hash;
 
-/// All of what falls to an endpoint.
+/// The share that is all of what falls to an endpoint.
 pub const WHOLE: u32 = 256;
-/// A tenth, as in Envoy: with less, a rarely used endpoint would never warm up.
+/// The least share, a tenth as in Envoy: with less, a rarely used endpoint would never warm up.
 const SHARE_MIN: u32 = WHOLE / 10;
 
-/// So long after it began.
+/// Returns the share this long after it began.
 pub fn share(elapsed_ms: u64, window_ms: u64) -> u32 {
     if elapsed_ms >= window_ms {
         return WHOLE;
@@ -18,7 +18,7 @@ pub fn share(elapsed_ms: u64, window_ms: u64) -> u32 {
     u32::try_from(grown).unwrap_or(WHOLE).clamp(SHARE_MIN, WHOLE)
 }
 
-/// Whether the endpoint with this share stands for choice. `luck` is the request's turn, or its
+/// Returns whether the endpoint with this share may be chosen. `luck` is the request's turn, or its
 /// key: then a key that once went there goes on to do so as the share grows.
 pub fn takes_part(share: u32, luck: u64, identity: u64) -> bool {
     share >= WHOLE || hash::pair(luck, identity) % u64::from(WHOLE) < u64::from(share)

@@ -1,6 +1,6 @@
-//! What tells one client from another, or one session from the next, in a request: read from its
-//! head, as an instance gets it, and from the client's address. Driven by the router's threads, for
-//! those alone who want to know.
+//! The key that tells one client from another, or one session from the next, in a request: read
+//! from its head, as an instance gets it, and from the client's address. Driven by the router's
+//! threads, only for strategies and queues that want it.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use model::application::{PREFIX_V4_MAX, PREFIX_V6_MAX, RequestKey};
 
 use model::hash;
 
-/// None where the request has no such header or cookie.
+/// Returns the key; `None` if the request has no such header or cookie.
 pub fn of(kind: &RequestKey, head: &[u8], client: IpAddr) -> Option<u64> {
     match kind {
         RequestKey::Address => Some(of_address(client)),
@@ -18,24 +18,25 @@ pub fn of(kind: &RequestKey, head: &[u8], client: IpAddr) -> Option<u64> {
     }
 }
 
-/// Of a cookie's or header's value.
+/// Returns the key of a cookie's or header's value.
 pub fn of_value(value: &[u8]) -> u64 {
     hash::bytes(value)
 }
 
-/// Whether an answer with this head gives the client that cookie.
+/// Returns whether an answer with this head gives the client that cookie.
 pub fn sets_cookie(head: &[u8], name: &str) -> bool {
     headers(head, "set-cookie").any(|value| {
         value.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.trim_ascii().starts_with(b"="))
     })
 }
 
-/// Exactly one for each address; of IPv6, for each /64: a subscriber has as many as he likes there.
+/// Returns exactly one key for each address; of IPv6, for each /64: a subscriber has as many
+/// addresses as he likes there.
 pub fn of_address(address: IpAddr) -> u64 {
     of_prefix(address, PREFIX_V4_MAX, PREFIX_V6_MAX)
 }
 
-/// Of an address's first bits: one for all addresses that begin with the same.
+/// Returns the key of an address's first bits: one for all addresses that begin with the same.
 fn of_prefix(address: IpAddr, v4: u8, v6: u8) -> u64 {
     /// No IPv6 address that is in use begins with so many zeroes.
     const V4: u64 = 1 << 32;
@@ -51,9 +52,9 @@ fn of_prefix(address: IpAddr, v4: u8, v6: u8) -> u64 {
     }
 }
 
-/// Who asked first: the connection's other end, or what stands in `X-Forwarded-For` where that is
+/// Returns who asked first: the connection's other end, or what is in `X-Forwarded-For` if that is
 /// another router of ours (`through_router`) or a proxy on this machine. The head's last address is
-/// the other end's own, but for other routers, who wrote the header themselves.
+/// the other end's own, but for other routers, which wrote the header themselves.
 pub fn client(head: &[u8], peer: IpAddr, through_router: bool) -> IpAddr {
     if !through_router && !peer.is_loopback() {
         return peer;
@@ -67,7 +68,7 @@ pub fn client(head: &[u8], peer: IpAddr, through_router: bool) -> IpAddr {
     told.and_then(|text| text.trim().parse().ok()).unwrap_or(peer)
 }
 
-/// The value of the first header with this name, without white space around it.
+/// Returns the value of the first header with this name, without white space around it.
 pub fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
     headers(head, name).next()
 }
@@ -83,7 +84,7 @@ fn headers<'a>(head: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> {
     })
 }
 
-/// The value of a cookie, as RFC 6265, section 5.4 sends it.
+/// Returns the value of a cookie, as RFC 6265, section 5.4 sends it.
 fn cookie<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let pairs = headers(head, "cookie").flat_map(|value| value.split(|byte| *byte == b';'));
     let mut values = pairs.filter_map(|pair| {

@@ -1,13 +1,13 @@
-//! What may be tried again elsewhere, and how often. Driven by the router's threads.
+//! Retries: what may be tried again elsewhere, and how often. Driven by the router's threads.
 
 /// Times that one request is sent again after it may have been seen.
 pub const RETRIES_MAX: u32 = 5;
-/// Retries saved up while all is well; each request adds a tenth of one, so that in a disaster
-/// retries add a tenth to the load and not a multiple.
+/// Tenths of retries that are saved up while all is well; each request adds a tenth of one, so that
+/// in a disaster retries add a tenth to the load and not a multiple.
 pub const BUDGET_TENTHS_MAX: u32 = 1_000;
 const TENTHS_PER_RETRY: u32 = 10;
 
-/// How far an attempt had got when it failed.
+/// The progress of an attempt when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// No connection was made: the instance cannot have seen anything.
@@ -18,14 +18,15 @@ pub enum Progress {
     Answering,
 }
 
-/// RFC 9110, section 9.2.2: once or several times has the same effect.
+/// Returns whether doing it once or several times has the same effect (RFC 9110, section 9.2.2).
 pub fn is_idempotent(method: &[u8]) -> bool {
     matches!(method, b"GET" | b"HEAD" | b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE")
 }
 
 pub fn may_retry(progress: Progress, idempotent: bool, retries: u32) -> bool {
     match progress {
-        // It goes back to the queue, which has a time limit, and the endpoint is left alone.
+        // The request goes back to the queue, which has a time limit, and the endpoint is left
+        // alone.
         Progress::NotConnected => true,
         Progress::NoAnswer { body_consumed } => {
             idempotent && !body_consumed && retries < RETRIES_MAX
@@ -34,7 +35,7 @@ pub fn may_retry(progress: Progress, idempotent: bool, retries: u32) -> bool {
     }
 }
 
-/// Of one thread.
+/// The budget of one thread.
 #[derive(Debug)]
 pub struct Budget {
     tenths: u32,

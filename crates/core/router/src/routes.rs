@@ -1,5 +1,5 @@
-//! Names of hosts: how a `Host` header is read and which names an application answers on. Knows
-//! no socket; driven by the router's threads and by whoever builds their table.
+//! Names of hosts: how a `Host` header is read and which names an application answers on. Knows no
+//! socket; driven by the router's threads and by the code that builds their table.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,16 @@ use model::{ApplicationName, ApplicationSpec, Timestamp};
 
 use crate::http::syntax::Class;
 
-/// The longest name that DNS allows.
+/// Bytes of the longest name that DNS allows.
 pub const HOST_LENGTH_MAX: usize = 253;
 
-/// Every application answers on this name without being asked.
+/// Returns the name on which every application answers without being asked.
 pub fn default_host(name: &ApplicationName) -> String {
     format!("{name}.localhost")
 }
 
-/// What an application can say for itself where another one wants the same domain or port: only two
-/// nodes that do not hear of each other let that happen. From records alone, so that all nodes
-/// agree.
+/// An application's case where another one wants the same domain or port: only two nodes that do
+/// not hear of each other let that happen. Made from records alone, so that all nodes agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
     serves: bool,
@@ -25,7 +24,8 @@ pub struct Rights {
     since: BTreeMap<String, Timestamp>,
 }
 
-/// The least one has it: one that serves before one that never did, then whoever had it first.
+/// A claim, of which the least wins: one that serves before one that never did, then the one that
+/// came first.
 pub type Claim<'a> = (bool, Timestamp, &'a ApplicationName);
 
 impl Default for Rights {
@@ -48,8 +48,8 @@ impl Rights {
     }
 }
 
-/// `*.` and what follows the first dot, then the second, and so on: which families a name belongs
-/// to, the nearest first. `buffer` has the name.
+/// Returns `*.` and what follows the first dot, then the second, and so on: the families that a
+/// name belongs to, the nearest first. `buffer` has the name.
 pub fn families<'a>(
     name: &'a str,
     buffer: &'a mut [u8; HOST_LENGTH_MAX],
@@ -67,8 +67,8 @@ pub fn families<'a>(
     None
 }
 
-/// The name in a `Host` header as tables have it: lower case, without port and final dot. None
-/// where it is no name. `buffer` is used where letters have to change.
+/// Returns the name in a `Host` header as tables have it: lower case, without port and final dot;
+/// `None` if it is no name. `buffer` is used if letters have to change.
 pub fn normalize<'a>(host: &'a [u8], buffer: &'a mut [u8; HOST_LENGTH_MAX]) -> Option<&'a str> {
     let name = without_port(host)?;
     let name = name.strip_suffix(b".").unwrap_or(name);
@@ -99,7 +99,7 @@ fn without_port(host: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Nothing, or a colon and digits.
+/// Returns whether it is nothing, or a colon and digits.
 fn valid_port(text: &[u8]) -> bool {
     match text.split_first() {
         None => true,

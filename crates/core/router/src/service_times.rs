@@ -2,8 +2,8 @@
 //! those that keep a place for much longer than the application's requests do on average. Pure;
 //! held by the router's queue where places are counted.
 //!
-//! A kind is a method and a target; where that one is not known yet, all targets count that differ
-//! in their query and in what looks like an identifier alone. Its time is a running median
+//! A kind is a method and a target. If that is not known yet, all targets count together that
+//! differ only in their query and in what looks like an identifier. Its time is a running median
 //! (Frugal-1U: Ma, Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles", 2013,
 //! here by a ratio instead of a step), so one hiccup makes no quick kind a slow one. Each table
 //! keeps those that come often (as Misra and Gries, "Finding repeated elements", 1982, in each of
@@ -13,28 +13,31 @@ use std::time::Duration;
 
 use model::hash;
 
-/// Of each table: 4 KiB, and more kinds than most applications have routes.
+/// Slots of each table: 4 KiB, and more kinds than most applications have routes.
 const SLOTS: usize = 256;
-/// Before that a kind counts as any other.
+/// Requests before which a kind counts as any other.
 const KNOWN_MIN: u8 = 3;
-/// As many others of its slot come until a kind is forgotten that does not come again.
+/// Requests of a slot's other kinds after which a kind that does not come again is forgotten.
 const SEEN_MAX: u8 = 32;
-/// A kind's time goes up by a quarter of itself, or down by a fifth, which undoes that.
+/// The parts by which a kind's time changes: it goes up by a quarter of itself, or down by a fifth,
+/// which undoes that.
 const UP_DIVISOR: u32 = 4;
 const DOWN_DIVISOR: u32 = 5;
 /// Requests that the average is taken over.
 const AVERAGE_OF: u32 = 128;
-/// Of the average that one request counts for in it at most: a connection that was held for hours
-/// says little of the others, and would make nobody slow beside it.
+/// The multiple of the average that one request counts for in it at most: a connection that was
+/// held for hours says little of the others, and would make nobody slow beside it.
 const OUTLIER_RATIO: u32 = 32;
-/// Of the average. Slow ones are then a quarter of all requests at most.
+/// The multiple of the average from which on a kind is slow. Slow ones are then a quarter of all
+/// requests at most.
 const SLOW_RATIO: u32 = 4;
-/// What is over sooner keeps nobody waiting who would notice.
+/// The time that a slow kind takes at least; what is over sooner keeps nobody waiting who would
+/// notice.
 const SLOW_TIME_MIN: Duration = Duration::from_millis(100);
-/// Longer than an identifier that somebody would read.
+/// Bytes of a word in a path; a longer segment counts as an identifier.
 const WORD_BYTES_MAX: usize = 32;
 
-/// Alike in how long they take, as far as can be told before.
+/// A kind of requests, alike in how long they take, as far as can be told before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     exact: u64,
@@ -42,7 +45,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Of the request with this head.
+    /// Returns the kind of the request with this head.
     pub fn of(head: &[u8]) -> Kind {
         let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
         let line = line.strip_suffix(b" HTTP/1.1").unwrap_or(line);
@@ -65,11 +68,11 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// None before anything was learnt.
+    /// The slots; empty before anything was learnt.
     slots: Box<[Slot]>,
 }
 
-/// Of all requests.
+/// The average of all requests.
 #[derive(Debug, Default)]
 struct Average {
     time_us: u32,
@@ -84,7 +87,7 @@ pub struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// What a request of this kind is expected to take, if that is long.
+    /// Returns what a request of this kind is expected to take, if that is long.
     pub fn slow(&self, kind: Kind) -> Option<Duration> {
         let time_us = self.known(kind)?;
         let is_slow = time_us / SLOW_RATIO >= self.average.time_us;
@@ -96,7 +99,7 @@ impl ServiceTimes {
         self.exact.known(kind.exact).or_else(|| self.similar.known(kind.similar))
     }
 
-    /// A request of this kind had its place for so long.
+    /// Learns that a request of this kind had its place for this long.
     pub fn learn(&mut self, kind: Kind, time: Duration) {
         let time_us = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         self.average.learn(time_us);
@@ -104,7 +107,7 @@ impl ServiceTimes {
         self.similar.learn(kind.similar, time_us);
     }
 
-    /// It was not served to the end: it would have taken so long at least.
+    /// Learns of a request that was not served to the end: it would have taken this long at least.
     pub fn learn_at_least(&mut self, kind: Kind, time: Duration) {
         let expected_us = self.known(kind).unwrap_or(self.average.time_us);
         if time > Duration::from_micros(expected_us.into()) {
@@ -147,7 +150,7 @@ impl Table {
 impl Slot {
     fn learn(&mut self, time_us: u32) {
         self.time_us = match self.seen < KNOWN_MIN {
-            // The least of the first few: nobody is slow for how it began.
+            // The least of the first few counts: no kind is slow for how it began.
             true => self.time_us.min(time_us),
             false if time_us > self.time_us => {
                 self.time_us.saturating_add(self.time_us / UP_DIVISOR + 1).min(time_us)
@@ -177,7 +180,7 @@ mod tests {
         (0..count).for_each(|_| times.learn(kind(line), time));
     }
 
-    /// Both kinds, a slow one in twenty.
+    /// Returns times of both kinds, where one in twenty is slow.
     fn mixed() -> ServiceTimes {
         let mut times = ServiceTimes::default();
         for _ in 0..20 {
@@ -219,7 +222,7 @@ mod tests {
         assert!(times.slow(kind("GET /users/77")).is_none());
         let long = "f".repeat(WORD_BYTES_MAX + 1);
         assert!(times.slow(kind(&format!("GET /users/{long}/export?x"))).is_some());
-        // One of them is known to be another.
+        // One of them is known to be of another kind.
         learn(&mut times, "GET /users/5/export?page=b", QUICK, KNOWN_MIN.into());
         assert!(times.slow(kind("GET /users/5/export?page=b")).is_none());
         assert!(times.slow(kind("GET /users/6/export?page=b")).is_some());
@@ -230,7 +233,7 @@ mod tests {
         let mut times = mixed();
         learn(&mut times, "GET /", SLOW * 30, 1);
         assert_eq!(times.slow(kind("GET /")), None);
-        // At its first times, whichever it was.
+        // The hiccup is among its first times, whichever it was.
         let mut times = mixed();
         for at in 0..3 {
             let line = format!("GET /new{}", "-".repeat(at));
@@ -277,7 +280,7 @@ mod tests {
     fn those_that_come_often_stay_known_however_many_come_once() {
         let mut times = mixed();
         for number in 0..20_000_u32 {
-            // Each is another word.
+            // Each number makes another word.
             let word: String =
                 number.to_string().bytes().map(|digit| char::from(digit + 50)).collect();
             times.learn(kind(&format!("GET /{word}")), QUICK);

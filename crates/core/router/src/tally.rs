@@ -1,15 +1,15 @@
-//! What a run was like: requests per second, as minimum, mean and maximum over whole seconds, and
+//! The summary of a run: requests per second, as minimum, mean and maximum over whole seconds, and
 //! latency. Driven by `cortex proxy`, which feeds it each completed request.
 
 use std::collections::BTreeMap;
 
-/// Requests of several threads arrive in nearly the order of their ends.
+/// Seconds that stay open, as requests of several threads arrive in nearly the order of their ends.
 const OPEN_SECONDS: u64 = 3;
 
-/// Of one back end.
+/// The tally of one back end.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Seconds that may still get a request.
+    /// The seconds that may still get a request.
     open: BTreeMap<u64, u64>,
     /// The first second that is not closed yet.
     next: Option<u64>,
@@ -21,10 +21,10 @@ pub struct Tally {
     latency_us: Range,
 }
 
-/// One that has ended.
+/// A request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
-    /// In which second, on any clock.
+    /// The second in which it ended, on any clock.
     pub second: u64,
     pub latency_us: u64,
     pub bytes_in: u64,
@@ -68,7 +68,7 @@ pub struct Summary {
     pub failed: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// Per second.
+    /// The rates per second.
     pub rate_min: u64,
     pub rate_mean: f64,
     pub rate_max: u64,
@@ -90,7 +90,8 @@ impl Tally {
         self.close_until(ended.second.saturating_sub(OPEN_SECONDS));
     }
 
-    /// Seconds before this one have all their requests; those without any count as none.
+    /// Closes the seconds before this one, which have all their requests; those without any count
+    /// as none.
     fn close_until(&mut self, second: u64) {
         while let Some(next) = self.next
             && next < second
@@ -98,7 +99,7 @@ impl Tally {
             let count = self.open.remove(&next).unwrap_or(0);
             self.closed.close(count);
             if self.open.is_empty() {
-                // A long silence, at once.
+                // A long silence is closed at once.
                 let silent = second - next - 1;
                 if silent > 0 {
                     self.closed.count += silent;
@@ -111,8 +112,8 @@ impl Tally {
         }
     }
 
-    /// Over the seconds from the first request to `now`, which is not whole yet and left out; a
-    /// run of less than a second counts as one.
+    /// Summarises the seconds from the first request to `now`, which is not whole yet and left out;
+    /// a run of less than a second counts as one.
     pub fn summary(&self, now: u64) -> Option<Summary> {
         let mut all = self.clone();
         all.close_until(now);

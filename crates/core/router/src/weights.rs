@@ -1,17 +1,18 @@
-//! In which order back ends of different weight are looked at: each as often as its weight says,
-//! and spread out, so that a heavy one does not get its share in one burst. Driven by
-//! `cortex proxy` whenever a back end comes, goes or changes.
+//! The order in which back ends of different weight are looked at: each as often as its weight
+//! says, and spread out, so that a heavy one does not get its share in one burst. Driven by `cortex
+//! proxy` whenever a back end comes, goes or changes.
 
-/// A hundred times as much as another is as good as all.
+/// The largest weight: a hundred times as much as another is as good as all.
 pub const WEIGHT_MAX: u32 = 100;
 
-/// Indices of `weights`, each as often as its share in lowest terms. A weight of 0 is left out.
+/// Returns indices of `weights`, each as often as its share in lowest terms. A weight of 0 is left
+/// out.
 pub fn order(weights: &[u32]) -> Vec<usize> {
     let weights: Vec<i64> = weights.iter().map(|one| i64::from((*one).min(WEIGHT_MAX))).collect();
     let divisor = weights.iter().fold(0, |sum, one| gcd(sum, *one)).max(1);
     let weights: Vec<i64> = weights.iter().map(|one| one / divisor).collect();
     let total: i64 = weights.iter().sum();
-    // Everybody saves up its weight; who has most is next and pays for all.
+    // Each saves up its weight; the one that has most is next and pays for all.
     let mut saved = vec![0; weights.len()];
     (0..total)
         .filter_map(|_| {

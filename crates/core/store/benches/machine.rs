@@ -1,4 +1,5 @@
-//! `cargo bench -p store-core`: what the machine takes for a write, without any disk.
+//! `cargo bench -p store-core`: measures the time that the machine takes for a write, without any
+//! disk.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "it measures time")]
 
 use std::hint::black_box;

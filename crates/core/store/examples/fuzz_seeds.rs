@@ -1,6 +1,6 @@
-//! Writes the inputs that fuzzing starts from, made of real encodings: `cargo run -p store-core
-//! --example fuzz_seeds -- fuzz/seeds`. Writes the same bytes every time so that a change of an
-//! encoding shows. Owns no format; the crate's encoders do the work.
+//! The inputs that fuzzing starts from, made of real encodings: `cargo run -p store-core --example
+//! fuzz_seeds -- fuzz/seeds`. It writes the same bytes every time so that a change of an encoding
+//! shows. It owns no format; the crate's encoders do the work.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Files of other inputs, such as crashes that were found and mended, stay.
+/// Writes the inputs. Files of other inputs, such as crashes that were found and fixed, stay.
 fn write(folder: &Path, inputs: &[Vec<u8>]) -> std::io::Result<()> {
     #![allow(clippy::disallowed_methods)]
     std::fs::create_dir_all(folder)?;
@@ -173,7 +173,7 @@ fn records() -> Vec<Vec<u8>> {
     records.iter().map(encode).collect()
 }
 
-/// The first byte says what the fuzzed log takes the rest for.
+/// Returns inputs of the fuzzed log; the first byte says what the rest is taken for.
 fn log() -> Vec<Vec<u8>> {
     let records = records();
     let first = |choice: u8, rest: &[u8]| [&[choice], rest].concat();
@@ -210,7 +210,8 @@ fn resp() -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// Scripts of a hostile peer have no encoding; any bytes are one, and these are always the same.
+/// Returns scripts of a hostile peer. They have no encoding: any bytes are one, and these are
+/// always the same.
 fn scripts() -> Vec<Vec<u8>> {
     let script = |seed: u64| {
         let mut chance = seed;

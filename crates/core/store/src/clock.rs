@@ -1,5 +1,5 @@
-//! Hybrid logical time: wall-clock milliseconds with a counter, so that stamps of one node always
-//! grow and stay close to its clock. Knows no clock; the machine hands in the time.
+//! Hybrid logical time: wall-clock milliseconds with a counter, so that the stamps of one node
+//! always grow and stay close to its clock. It reads no clock; the machine hands in the time.
 
 use model::Timestamp;
 use model::time::CLOCK_AHEAD_MAX_MS;
@@ -8,12 +8,12 @@ use thiserror::Error;
 const COUNTER_BITS: u32 = 16;
 const MILLISECONDS_MAX: u64 = (1 << (64 - COUNTER_BITS)) - 1;
 
-/// 48 bits of milliseconds, 16 bits of counter.
+/// A hybrid time: 48 bits of milliseconds, 16 bits of counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(pub u64);
 
 impl Stamp {
-    /// The first stamp of a millisecond.
+    /// Returns the first stamp of a millisecond.
     pub fn start_of(time: Timestamp) -> Stamp {
         Stamp(time.0.min(MILLISECONDS_MAX) << COUNTER_BITS)
     }
@@ -47,18 +47,18 @@ impl HybridClock {
         self.last
     }
 
-    /// A stamp above all earlier ones.
+    /// Returns a stamp above all earlier ones.
     pub fn next(&mut self, now: Timestamp) -> Stamp {
         self.last = self.last.successor().max(Stamp::start_of(now));
         self.last
     }
 
-    /// What this node's own log holds is adopted whatever the clock says.
+    /// Adopts a stamp from this node's own log, whatever the clock says.
     pub fn restore(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
     }
 
-    /// Goes back: whatever this node issued later is not held any more.
+    /// Sets the clock back, where this node no longer holds what it issued later.
     pub fn reset(&mut self, stamp: Stamp) {
         self.last = stamp;
     }

@@ -35,12 +35,12 @@ pub enum CommitError {
     Key,
 }
 
-/// A node id in 16 bytes, padded with zeros: the order is the order of the text.
+/// A node id in 16 bytes, padded with zeros, so that tags sort like the ids' text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeTag([u8; 16]);
 
 impl NodeTag {
-    /// Below every node: the start of a range.
+    /// The tag below that of every node, where a range starts.
     pub const LOWEST: NodeTag = NodeTag([0; 16]);
 
     pub fn as_str(&self) -> &str {
@@ -48,7 +48,7 @@ impl NodeTag {
         std::str::from_utf8(&self.0[..end]).unwrap_or_default()
     }
 
-    /// The text is that of a node id.
+    /// Returns the tag of `node`, which must be a valid node id.
     fn of(node: &str) -> NodeTag {
         let mut tag = [0; 16];
         let length = node.len().min(16);
@@ -92,19 +92,19 @@ pub enum Action {
         hash: [u8; 32],
         sha1: [u8; 20],
         size: u64,
-        /// From this instant on, the key reads as absent.
+        /// The instant from which on the key reads as absent.
         expires: Option<Expiry>,
     },
     Delete,
 }
 
-/// Where this node holds the value; no part of the commit's identity.
+/// The place where this node holds the value; it is not part of the commit's identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Location {
-    /// A delete, or a value whose bytes this node does not have.
+    /// The commit is a delete, or this node does not have the value's bytes.
     #[default]
     Nowhere,
-    /// The record that starts at this offset of this segment.
+    /// The value is in the record that starts at this offset of this segment.
     Log {
         segment: u32,
         offset: u32,
@@ -132,7 +132,7 @@ impl Commit {
         }
     }
 
-    /// Whether it gives its key a value at this time, should it be the newest.
+    /// Returns whether it gives its key a value at this time, provided that it is the newest.
     pub fn lives(&self, now: Timestamp) -> bool {
         !self.is_delete() && !self.expires().is_some_and(|expires| expires.has_passed(now))
     }
@@ -192,7 +192,7 @@ impl Commit {
         }
     }
 
-    /// Also returns what follows the commit. Its location is left open.
+    /// Decodes a commit and returns it with the bytes that follow. Its location is left open.
     pub fn decode(bytes: &[u8]) -> Result<(Commit, &[u8]), CommitError> {
         let mut reader = Reader(bytes);
         match reader.byte()? {
@@ -229,7 +229,7 @@ impl Commit {
     }
 }
 
-/// Takes fields off the front of a byte slice, never past its end.
+/// A reader that takes fields off the front of a byte slice, never past its end.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! What goes into the store's machine and what comes out of it.
+//! The events that go into the store's machine and the effects that come out of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::record::{self, Record};
 use crate::replica::Horizons;
 use crate::sync::message::{ClusterId, Message, Refusal, Vector};
 
-/// Names one write until it is acknowledged or refused.
+/// The name of one write until it is acknowledged or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -26,7 +26,7 @@ pub enum Change {
         size: u64,
         expires: Option<Expiry>,
     },
-    /// The value is a content-addressed file that is already durable.
+    /// The value is a content-addressed file, which is already durable.
     SetFile {
         hash: [u8; 32],
         sha1: [u8; 20],
@@ -37,7 +37,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// What makes such a commit once more.
+    /// Returns the change that makes the same commit once more.
     pub fn again(commit: &Commit) -> Change {
         match (commit.action, commit.location) {
             (Action::Delete, _) => Change::Delete,
@@ -50,7 +50,7 @@ impl Change {
         }
     }
 
-    /// Whether the key has a value at this time once the change is made.
+    /// Returns whether the key has a value at this time once the change is made.
     pub(crate) fn lives(&self, now: Timestamp) -> bool {
         match self {
             Change::SetInline { expires, .. } | Change::SetFile { expires, .. } => {
@@ -66,15 +66,16 @@ pub struct Write {
     pub ticket: Ticket,
     pub key: Key,
     pub change: Change,
-    /// Only while this very commit gives the key its value, as this node sees it: what rests on
-    /// reading first, such as a new expiry for the same value, is tried again otherwise.
+    /// The commit that must still give the key its value, as this node sees it, for the write to
+    /// happen. A write that rests on an earlier read, such as a new expiry for the same value, is
+    /// otherwise tried again.
     pub only_over: Option<Position>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Write(Vec<Write>),
-    /// The values of these commits are to be written anew, as their segment is to be freed.
+    /// The values of these commits are to be written anew because their segment is to be freed.
     Move(Vec<(Ticket, Position)>),
     /// The batch is durable; one location per entry, in order.
     Persisted {
@@ -85,35 +86,36 @@ pub enum Event {
     Refused {
         batch: u64,
     },
-    /// Drop history before this time, now.
+    /// History before this time is to be dropped now.
     Squash {
         before: Timestamp,
     },
-    /// A peer said this. Commits have their values at hand under their tickets, checked against
-    /// their hashes; a large value's commit says whether its file is here.
+    /// A peer sent this. The values of its commits are at hand under their tickets and were checked
+    /// against their hashes; the commit of a large value says whether its file is here.
     Received {
         from: NodeTag,
         message: Message,
     },
-    /// Who can be talked to now, whatever the roster says.
+    /// These nodes can be talked to now, whatever the roster says.
     Reachable(BTreeSet<NodeTag>),
-    /// This could not be sent, or a value of it not be read: the session is over.
+    /// This message could not be sent, or a value of it not be read: the session is over.
     Lost {
         peer: NodeTag,
     },
-    /// The files of these large values are here now, durable.
+    /// The files of these large values are here now and durable.
     Fetched(Vec<[u8; 32]>),
-    /// Talk to everybody now.
+    /// This node is to talk to all others now.
     Sync,
-    /// This node is to become a member of another cluster than its own. `listed` is the stamp of
-    /// the entry on the roster that was made for it.
+    /// This node is to become a member of another cluster. `listed` is the stamp of the roster
+    /// entry that was made for it.
     Join {
         cluster: ClusterId,
         listed: Stamp,
     },
     /// Somebody looked at the clock and it is right.
     TrustClock,
-    /// What a `SetAside` named is kept aside; these writes issue anew what was to be.
+    /// The commits that a `SetAside` named have been set aside; these writes issue anew those that
+    /// were to be kept.
     SetAside {
         writes: Vec<Write>,
     },
@@ -122,40 +124,41 @@ pub enum Event {
 /// One record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// The shell holds the value's bytes under the ticket.
+    /// A commit of this node; the shell holds the value's bytes under the ticket.
     Commit {
         ticket: Ticket,
         commit: Commit,
     },
-    /// The same, of a commit that is held and counts only while it is.
+    /// The value of a held commit, written anew; it counts only while the commit is held.
     Moved {
         ticket: Ticket,
         commit: Commit,
     },
-    /// The value of a commit that is held has come as a file.
+    /// The value of a held commit has come as a file.
     Arrived {
         commit: Commit,
     },
-    /// As `Commit`, from a peer's batch.
+    /// A commit from a peer's batch.
     Foreign {
         ticket: Ticket,
         commit: Commit,
         origin: Origin,
     },
     Horizons(Horizons),
-    /// What this node holds of the others, and up to when it promises to issue nothing more.
+    /// What this node holds of the others, and the stamp up to which it promises to issue nothing
+    /// more.
     Vector {
         promise: Stamp,
         held: Vector,
     },
-    /// As `Vector`, after a copy of everything that a peer holds.
+    /// The same as `Vector`, after a copy of everything that a peer holds.
     Copied {
         promise: Stamp,
         held: Vector,
         garbage: Stamp,
     },
     Standing(Standing),
-    /// These are not held any more, and the clock stands at this stamp.
+    /// These commits are no longer held, and the clock stands at this stamp.
     Forgotten {
         positions: Vec<Position>,
         clock: Stamp,
@@ -170,30 +173,33 @@ pub struct Origin {
     pub batch: u32,
 }
 
-/// Who this node is to its cluster.
+/// What this node is to its cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     pub cluster: ClusterId,
-    /// Changes when the node joins or finds that it lost a part of its past.
+    /// The node's current incarnation; it changes when the node joins or finds that it lost a part
+    /// of its past.
     pub incarnation: u64,
-    /// Until it holds everything up to here, the node may take a peer for the authority.
+    /// The stamp up to which the node must hold everything; until then it may take a peer for the
+    /// authority.
     pub fresh_until: Stamp,
-    /// When this node was put on the roster last: who knows only of an earlier stay has not heard
-    /// that what it issued then counts no more.
+    /// The stamp of this node's newest entry on the roster. A peer that knows only of an earlier
+    /// stay has not heard that what this node issued then no longer counts.
     pub listed: Stamp,
-    /// What it holds is of another cluster, until it has copied what this one holds.
+    /// Whether what it holds is of another cluster, as it is until it has copied what this one
+    /// holds.
     pub foreign: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Make this durable, then report `Persisted`; at most one is on its way.
+    /// Make this durable, then report `Persisted`; at most one is under way.
     Persist {
         batch: u64,
         entries: Arc<Vec<Entry>>,
     },
-    /// None: the delete found nothing to delete, another commit stands where one was expected,
-    /// or the moved commit was dropped meanwhile.
+    /// The write has become the commit `cid`; `None` if the delete found nothing to delete, another
+    /// commit stands where one was expected, or the moved commit was dropped meanwhile.
     Acknowledge {
         ticket: Ticket,
         cid: Option<[u8; 32]>,
@@ -208,13 +214,13 @@ pub enum Effect {
         ticket: Ticket,
         commit: Commit,
     },
-    /// The key's present value is the same, and its bytes have come: what could not be read when
-    /// it was announced can be now.
+    /// The bytes of the key's present value have come: what could not be read when it was announced
+    /// can be now.
     Arrived {
         arrival: u64,
         commit: Commit,
     },
-    /// The instant of the key's value has passed.
+    /// The key's value has expired.
     Expired {
         arrival: u64,
         commit: Commit,
@@ -224,23 +230,23 @@ pub enum Effect {
         to: NodeTag,
         message: Message,
     },
-    /// The value under the ticket is not needed any more.
+    /// The value under the ticket is no longer needed.
     Release {
         ticket: Ticket,
     },
-    /// Keep these where people find them, durably, then report `SetAside` with writes for those
-    /// that are to be issued anew, under the keys given.
+    /// Keep these commits where people can find them, durably, then report `SetAside` with writes,
+    /// under the keys given, for those that are to be issued anew.
     SetAside {
         commits: Vec<Commit>,
         anew: Vec<(Position, Arc<str>)>,
     },
-    /// Watchers cannot be told what changed: let them read again.
+    /// Watchers cannot be told what changed and must read again.
     Resync,
     /// The roster changed.
     Roster(BTreeSet<NodeTag>),
 }
 
-/// Why a write was refused.
+/// The reason why a write was refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Unwritten {
     #[error("too many writes wait; try again later")]
@@ -261,10 +267,10 @@ pub enum Unwritten {
     OnRoster,
 }
 
-/// What somebody has to look into. Each is reported once until it is over.
+/// Something that a person has to look into. Each alarm is reported once until it is over.
 #[derive(Clone, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
-    /// Over when that peer and this node hold the same again.
+    /// The alarm is over when that peer and this node hold the same again.
     #[error(
         "two commits have one time and node: {position:?}, here and on node {peer:?}; two nodes \
          share an id, or {peer:?} was set back to an old copy: remove it and let it join again"
@@ -272,7 +278,7 @@ pub enum Alarm {
     Conflict { position: Position, peer: NodeTag },
     #[error("no session with node {peer:?}: {reason}")]
     Quarantined { peer: NodeTag, reason: Refusal },
-    /// Over when a session with that node went well, or it was removed.
+    /// The alarm is over when a session with that node went well, or the node was removed.
     #[error(
         "no session with node {by:?}: it does not have this node on its roster. If an older copy \
          of its data was put back there, let it join again: `cortex nodes remove --force {by:?}` \
@@ -280,7 +286,8 @@ pub enum Alarm {
          removed long ago, it is this one that has to join again"
     )]
     Unlisted { by: NodeTag },
-    /// The same, as the other one sees it. Over when that node is a member, or calls no more.
+    /// The same as the other node sees it. The alarm is over when that node is a member, or no
+    /// longer calls.
     #[error(
         "node {peer:?} takes part in this cluster and this node does not have it on its roster, \
          so neither gets what the other writes. If an older copy of this node's data was put back, \
@@ -296,13 +303,13 @@ pub enum Alarm {
     Behind,
     #[error("this node was removed from its cluster; let it join again")]
     Evicted,
-    /// Over when this node holds everything again.
+    /// The alarm is over when this node holds everything again.
     #[error("this node lost a part of its past; it copies from node {authority:?}")]
     LostPast { authority: NodeTag },
 }
 
 impl Alarm {
-    /// The same without its figures.
+    /// Returns the same alarm without its figures.
     pub(crate) fn kind(&self) -> Alarm {
         match self {
             Alarm::Quarantined { peer, reason } => {
@@ -314,7 +321,7 @@ impl Alarm {
 }
 
 impl Entry {
-    /// What the log is to hold of it; `value` are the bytes under its ticket.
+    /// Returns what the log is to hold of it; `value` are the bytes under its ticket.
     pub fn record<'a>(&self, value: &'a [u8]) -> Record<'a> {
         match self {
             Entry::Commit { commit, .. } | Entry::Foreign { commit, .. } => {
@@ -333,7 +340,7 @@ impl Entry {
         }
     }
 
-    /// As the record of it, with nothing copied for it.
+    /// Encodes it as its record, without copying anything for it.
     pub fn encode(&self, value: &[u8], out: &mut Vec<u8>) {
         match self {
             Entry::Commit { commit, .. } | Entry::Foreign { commit, .. } => {
@@ -343,7 +350,7 @@ impl Entry {
         }
     }
 
-    /// Whose value the log takes in, if any.
+    /// Returns the ticket of the value that the log takes in, if any.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
             Entry::Commit { ticket, .. }
@@ -353,7 +360,7 @@ impl Entry {
         }
     }
 
-    /// Where its commit's value is, once its record lies at `here`.
+    /// Returns where the commit's value is once its record lies at `here`.
     pub fn location(&self, here: Location) -> Location {
         match self {
             Entry::Commit { commit, .. }

@@ -1,5 +1,6 @@
-//! When a value ends. The instant travels in the commit and each node judges it by its own clock:
-//! from then on the key reads as absent. What is dropped when, the horizons alone decide.
+//! The expiry of values. The instant travels in the commit and each node judges it by its own
+//! clock: from then on the key reads as absent. The horizons alone decide when the commit is
+//! dropped.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -8,12 +9,13 @@ use model::Timestamp;
 
 use crate::commit::Position;
 
-/// The first millisecond at which a value is there no more.
+/// The first millisecond at which a value is no longer there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Expiry(NonZeroU64);
 
 impl Expiry {
-    /// Instants before the epoch's first millisecond have passed as well as that one has.
+    /// Returns the expiry at this time. Instants before the epoch's first millisecond have passed
+    /// just as that one has, so they become that one.
     pub fn at(time: Timestamp) -> Expiry {
         Expiry(NonZeroU64::new(time.0).unwrap_or(NonZeroU64::MIN))
     }
@@ -27,11 +29,11 @@ impl Expiry {
     }
 }
 
-/// Winners that will expire, by instant: 32 bytes for each such key, nothing for the others.
+/// The winners that will expire, by instant: 32 bytes for each such key, nothing for the others.
 #[derive(Clone, Debug, Default)]
 pub struct Expiring {
     ahead: BTreeSet<(Expiry, Position)>,
-    /// Winners whose instant has been noticed; they are in no set any more.
+    /// The number of winners whose instant has been noticed; they are in no set any more.
     noticed: usize,
 }
 
@@ -40,7 +42,7 @@ impl Expiring {
         self.ahead.insert((expires, at));
     }
 
-    /// The winner is none any more.
+    /// Removes a commit that is no longer a winner.
     pub fn leave(&mut self, expires: Expiry, at: Position) {
         if !self.ahead.remove(&(expires, at)) {
             self.noticed -= 1;
@@ -65,7 +67,7 @@ impl Expiring {
         self.noticed
     }
 
-    /// How many have expired, noticed or not.
+    /// Returns how many have expired, noticed or not.
     pub fn passed(&self, now: Timestamp) -> usize {
         let unnoticed = self.ahead.iter().take_while(|(expires, _)| expires.has_passed(now));
         self.noticed + unnoticed.count()

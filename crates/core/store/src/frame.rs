@@ -1,63 +1,63 @@
-//! Frames: how records lie in a segment of the log, and what a broken one means. Decides over byte
+//! Frames: how records lie in a segment of the log, and what a broken one means. It works on byte
 //! slices alone; the shell reads and writes the files.
 //!
-//! A frame names its batch. A batch is written only after the one before it is durable, so at
-//! most one batch can be torn: a broken frame is a torn tail unless a later batch follows it, or
-//! the mark that its own batch was durable. Values lie in frames as they are, so a segment has a
-//! secret in its frames and marks: without it no value can imitate what would follow its own batch.
+//! A frame names its batch. A batch is written only after the one before it is durable, so at most
+//! one batch can be torn: a broken frame is a torn tail unless a later batch follows it, or the
+//! mark that its own batch was durable. Values lie in frames as they are, so the frames and marks
+//! of a segment carry a secret: without it no value can imitate what would follow its own batch.
 
 use thiserror::Error;
 
 const MAGIC: u32 = 0x3158_5243;
-/// Magic, payload length, batch, flags, checksum.
+/// The length of a header: magic, payload length, batch, flags, checksum.
 pub const HEADER_LENGTH: usize = 24;
-/// Frames start at multiples of this, so that a search after damage has few places to look at.
+/// Bytes that frames are aligned to, so that a search after damage has few places to look at.
 pub const ALIGNMENT: usize = 8;
-/// A block of a snapshot with the longest keys has some 600 KiB.
+/// Bytes that a payload may have; a block of a snapshot with the longest keys has some 600 KiB.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 const CHECKSUM_AT: usize = 20;
 const FLAG_LAST: u32 = 1;
 const MARK_MAGIC: u32 = 0x3144_5243;
-/// Never astride two sectors of a disk, as it is aligned like frames.
+/// Bytes of a mark, which is aligned like frames and so never astride two sectors of a disk.
 pub const MARK_LENGTH: usize = 8;
 
 pub const SECRET_LENGTH: usize = 16;
 
 /// What a segment's magic numbers and checksums are changed by, one word each: of frames, then of
-/// marks. Nobody who only writes values knows it.
+/// marks. A client that only writes values does not know it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u32; 4]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     pub batch: u64,
-    /// The last of its batch: with it the batch counts.
+    /// Whether it is the last frame of its batch, with which the batch counts.
     pub last: bool,
     pub payload: &'a [u8],
-    /// With header and padding.
+    /// The length with header and padding.
     pub length: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     Frame(Frame<'a>),
-    /// Nothing but zeros follow.
+    /// Only zeros follow.
     Blank,
     Broken,
 }
 
-/// What a segment holds, as far as it counts.
+/// The part of a segment that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where the next frame goes.
+    /// The offset at which the next frame goes.
     pub end: usize,
-    /// Something follows `end` that was never acknowledged and must be wiped.
+    /// Whether something follows `end` that was never acknowledged and must be wiped.
     pub torn: bool,
-    /// None when the segment holds no batch.
+    /// The first and the last batch; `None` if the segment holds no batch.
     pub batches: Option<(u64, u64)>,
-    /// Where the newest batch starts.
+    /// The offset at which the newest batch starts.
     pub newest_start: usize,
-    /// The newest batch has its mark.
+    /// Whether the newest batch has its mark.
     pub marked: bool,
 }
 
@@ -110,7 +110,8 @@ pub fn write(out: &mut Vec<u8>, batch: u64, last: bool, payload: &[u8]) {
     out.resize(start + frame_length(payload.len()), 0);
 }
 
-/// Over the header before it, with the magic number as it is without a secret, and the payload.
+/// Returns the checksum over the header before it, with the magic number as it is without a secret,
+/// and the payload.
 fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&MAGIC.to_le_bytes());
@@ -119,13 +120,14 @@ fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The frame at the start of `bytes`, where no secret is in use.
+/// Returns the frame at the start of `bytes`, where no secret is in use.
 pub fn read(bytes: &[u8]) -> Next<'_> {
     Secret::NONE.read(bytes)
 }
 
 impl Secret {
-    /// Of snapshots, which are whole or nothing, and of segments made before there were secrets.
+    /// The secret of snapshots, which are whole or nothing, and of segments made before there were
+    /// secrets.
     pub const NONE: Secret = Secret([0; 4]);
 
     pub fn new(random: [u8; SECRET_LENGTH]) -> Secret {
@@ -133,7 +135,7 @@ impl Secret {
         Secret([word(0), word(4), word(8), word(12)])
     }
 
-    /// Gives the secret to frames that were written without; they start at `offsets`.
+    /// Applies the secret to frames that were written without it; they start at `offsets`.
     pub fn seal(&self, frames: &mut [u8], offsets: &[u32]) {
         for start in offsets.iter().map(|offset| *offset as usize) {
             for (at, word) in [(start, self.0[0]), (start + CHECKSUM_AT, self.0[1])] {
@@ -143,9 +145,9 @@ impl Secret {
         }
     }
 
-    /// Written behind a batch once that is durable, and before anybody is told. Nobody waits until
-    /// the mark itself is: a process that is killed leaves it to the kernel, and the next batch
-    /// syncs it.
+    /// Returns the mark that is written behind a batch once that is durable, and before anybody is
+    /// told. Nobody waits until the mark itself is durable: a process that is killed leaves it to
+    /// the kernel, and the next batch syncs it.
     pub fn mark(&self, batch: u64) -> [u8; MARK_LENGTH] {
         let mut mark = [0; MARK_LENGTH];
         let checksum = crc32fast::hash(&batch.to_le_bytes());
@@ -154,12 +156,12 @@ impl Secret {
         mark
     }
 
-    /// The length of the mark that follows a batch's last frame; one may lack it.
+    /// Returns the length of the mark that follows a batch's last frame; 0 if there is none.
     fn mark_length(&self, bytes: &[u8], batch: u64) -> usize {
         if bytes.starts_with(&self.mark(batch)) { MARK_LENGTH } else { 0 }
     }
 
-    /// The frame at the start of `bytes`.
+    /// Returns the frame at the start of `bytes`.
     pub fn read<'a>(&self, bytes: &'a [u8]) -> Next<'a> {
         match self.parse(bytes) {
             Some(frame) => Next::Frame(frame),
@@ -189,7 +191,7 @@ impl Secret {
     }
 
     /// Reads every frame from `start` on and finds where the segment ends. `first` is the batch
-    /// that must come first, where that is known.
+    /// that must come first, if that is known.
     pub fn check(
         &self,
         bytes: &[u8],
@@ -237,7 +239,8 @@ impl Secret {
     }
 
     /// Looks for what can only have been written once the batch at `offset` was durable: its mark,
-    /// or a later batch. With nothing read yet, the lowest one found is taken to be the torn one.
+    /// or a later batch. If nothing was read yet, the lowest batch found is taken to be the torn
+    /// one.
     fn acknowledged(&self, bytes: &[u8], offset: usize, torn: Option<u64>) -> Option<Damage> {
         let mut torn = torn;
         let mut at = offset.next_multiple_of(ALIGNMENT);
@@ -257,7 +260,7 @@ impl Secret {
         None
     }
 
-    /// The frames before `extent.end`, which `check` has verified.
+    /// Returns the frames before `extent.end`, which `check` has verified.
     pub fn frames<'a>(
         &self,
         bytes: &'a [u8],

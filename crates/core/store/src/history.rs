@@ -1,6 +1,6 @@
-//! All commits in order, in blocks that know the sum of their ids. Appending costs the same
-//! however long the history is; a fingerprint of any range costs the sums of whole blocks and the
-//! ids of at most two halves of a block. Blocks are shared with frozen copies until they change.
+//! All commits in order, in blocks that know the sum of their ids. Appending costs the same however
+//! long the history is; a fingerprint of any range costs the sums of whole blocks and the ids of at
+//! most two halves of a block. Blocks are shared with frozen copies until they change.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::commit::{Commit, Position};
 use crate::sum::{CommitSum, Fingerprint};
 use crate::sync::message::Range;
 
-/// A range's two ends cost at most this many ids to compute; as many commits are one write of
-/// about 80 KiB in a snapshot.
+/// Commits in a block. The two ends of a range cost at most this many ids to compute; as many
+/// commits are one write of about 80 KiB in a snapshot.
 pub const BLOCK_COMMITS_MAX: usize = 512;
-/// Two neighbours that together hold no more than this become one.
+/// Commits in two neighbouring blocks up to which the two become one.
 const BLOCK_COMMITS_MERGED: usize = BLOCK_COMMITS_MAX / 2;
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Block {
         self.commits[0].at
     }
 
-    /// Counts the shorter side and derives the other.
+    /// Sums the shorter side and derives the other.
     fn sum_before(&self, index: usize) -> CommitSum {
         let (before, after) = self.commits.split_at(index);
         if before.len() <= after.len() { sum_of(before) } else { self.sum.minus(sum_of(after)) }
@@ -46,10 +46,10 @@ fn sum_of(commits: &[Commit]) -> CommitSum {
     commits.iter().fold(CommitSum::default(), |sum, c| sum.plus(CommitSum::of(&c.cid())))
 }
 
-/// Cheap to clone: the clone shares every block until one of the two changes it.
+/// The history. It is cheap to clone: the clone shares every block until one of the two changes it.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// None is empty.
+    /// The blocks in order; none of them is empty.
     blocks: Vec<Arc<Block>>,
     total: CommitSum,
 }
@@ -57,9 +57,9 @@ pub struct History {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Inserted {
     New,
-    /// The same commit was there; its location was taken over. Holds the old commit.
+    /// The same commit was there and took over the new location. Holds the commit with its old one.
     Known(Commit),
-    /// Another commit stands at this position: two nodes share an id, or one forgot its past.
+    /// Another commit is at this position: two nodes share an id, or one forgot its past.
     Conflict(Commit),
 }
 
@@ -94,7 +94,7 @@ impl History {
         self.insert_as(commit, &cid)
     }
 
-    /// `cid` is the commit's own, computed elsewhere.
+    /// Inserts a commit whose `cid` was computed elsewhere.
     pub fn insert_as(&mut self, commit: Commit, cid: &[u8; 32]) -> Inserted {
         let sum = CommitSum::of(cid);
         let (at_block, index) = self.find(commit.at);
@@ -145,7 +145,7 @@ impl History {
         Some(commit)
     }
 
-    /// The commit with this many before it.
+    /// Returns the commit that has this many before it.
     pub fn nth(&self, mut index: usize) -> Option<&Commit> {
         for block in &self.blocks {
             match block.commits.get(index) {
@@ -156,13 +156,13 @@ impl History {
         None
     }
 
-    /// How many commits lie before this position.
+    /// Returns how many commits are before this position.
     pub fn rank(&self, at: Position) -> usize {
         let (at_block, index) = self.find(at);
         self.blocks[..at_block].iter().map(|block| block.commits.len()).sum::<usize>() + index
     }
 
-    /// In order, from this position on.
+    /// Iterates over the commits in order, from this position on.
     pub fn iter_from(&self, at: Position) -> impl Iterator<Item = &Commit> {
         let (at_block, index) = self.find(at);
         let blocks = self.blocks.get(at_block..).unwrap_or_default();
@@ -175,12 +175,12 @@ impl History {
             .take_while(move |commit| until.is_none_or(|until| commit.at < until))
     }
 
-    /// F of everything: the id of the history.
+    /// Returns F of everything: the id of the history.
     pub fn head(&self) -> Fingerprint {
         self.total.fingerprint()
     }
 
-    /// F of the commits from `from` on and before `to`.
+    /// Returns F of the commits from `from` on and before `to`.
     pub fn fingerprint(&self, from: Option<Position>, to: Option<Position>) -> Fingerprint {
         self.sum(from, to).fingerprint()
     }
@@ -194,7 +194,8 @@ impl History {
         }
     }
 
-    /// Equal on two nodes exactly when their histories up to and with this commit are equal.
+    /// Returns an id that is equal on two nodes exactly when their histories up to and including
+    /// this commit are equal.
     pub fn chained_id(&self, at: Position) -> Option<[u8; 32]> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.get(at)?.cid());
@@ -202,7 +203,8 @@ impl History {
         Some(*hasher.finalize().as_bytes())
     }
 
-    /// Drops commits before `limit` that `keep` does not want; touches no other block.
+    /// Drops commits before `limit` that `keep` does not want and returns them; touches no other
+    /// block.
     pub fn retain_before(
         &mut self,
         limit: Position,
@@ -223,7 +225,7 @@ impl History {
             for (commit, unwanted) in std::mem::take(&mut block.commits).into_iter().zip(unwanted) {
                 if unwanted { dropped.push(commit) } else { rest.push(commit) }
             }
-            // Ids are what takes the time: of the fewer ones.
+            // Computing ids is what takes the time, so it is done for the smaller part.
             let gone = &dropped[before..];
             let (sum, all) = (block.sum, rest.len() >= gone.len());
             let sum_left = if all { sum.minus(sum_of(gone)) } else { sum_of(&rest) };
@@ -263,10 +265,10 @@ impl History {
         whole.plus(block.sum_before(index))
     }
 
-    /// The block that holds `at` or would take it, and the index inside of it.
+    /// Returns the block that holds `at` or would take it, and the index inside it.
     fn find(&self, at: Position) -> (usize, usize) {
         let Some(last) = self.blocks.last() else { return (0, 0) };
-        // What is new comes last, and what was written lately is asked for most.
+        // New commits come last, and recent ones are asked for most.
         if last.commits.last().is_some_and(|commit| commit.at < at) {
             return (self.blocks.len() - 1, last.commits.len());
         }

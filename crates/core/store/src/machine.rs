@@ -1,6 +1,6 @@
-//! The machine of one node's store: stamps writes, gathers those that wait into one batch for the
-//! disk, and only when that is durable lets them be seen, acknowledged and announced. What it says
-//! to peers is decided in `sync`.
+//! The machine of one node's store: it stamps writes, gathers those that wait into one batch for
+//! the disk, and lets them be seen, acknowledged and announced only when that batch is durable.
+//! What it says to peers is decided in `sync`.
 
 mod applied;
 pub(crate) mod queue;
@@ -24,21 +24,22 @@ use crate::sync::mend::{ClockDoubt, UNCLEAN_WAIT, doubt};
 use crate::sync::message::ClusterId;
 use crate::watch::Arrivals;
 
-/// One write of the log: at most 4 MiB of small values, and the wait of the last of them.
+/// Writes in one batch: at most 4 MiB of small values, and the time that the last of them waits.
 pub const BATCH_WRITES_MAX: usize = 1024;
-/// Callers wait for their turn elsewhere; more than this here is a caller that does not.
+/// Writes that may wait here. Callers wait for their turn elsewhere; only a caller that does not
+/// brings more than this.
 pub const WRITES_WAITING_MAX: usize = 16 * BATCH_WRITES_MAX;
 pub const SQUASH_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long superseded commits tell who set what.
+/// The time for which superseded commits are kept, so that they tell who set what.
 pub const SQUASH_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Superseded commits and deletes beyond this, and beyond a share of the keys that have a value,
-/// are squashed early, oldest first. They take some 12 MB; a node of a small machine may write as
-/// many in an hour.
+/// Superseded commits and deletes that may be kept: beyond this, and beyond a share of the keys
+/// that have a value, the oldest are squashed early. They take some 12 MB; a node of a small
+/// machine may write as many in an hour.
 pub const DROPPABLE_MAX: usize = 65_536;
-/// To find the oldest half takes a look at every commit: with many keys it is looked for less
-/// often.
+/// Keys with a value for each droppable commit. Finding the oldest half takes a look at every
+/// commit, so it is done less often where there are many keys.
 const LIVE_PER_DROPPABLE: usize = 4;
-/// Expiries announced in one tick, so that writers hardly wait for a million keys that end at once.
+/// Expiries announced in one tick, so that writers hardly wait when a million keys end at once.
 pub const EXPIRIES_PER_TICK_MAX: usize = 1024;
 
 pub struct StoreMachine {
@@ -51,16 +52,18 @@ pub struct StoreMachine {
     waiting: VecDeque<Waiting>,
     /// Writes that came before this node may stamp any.
     held: VecDeque<Write>,
-    /// Shared with whoever writes it, who is done with it when it is durable.
+    /// The batch under way. The shell that writes it shares it and is done with it once it is
+    /// durable.
     pub(crate) on_its_way: Option<(u64, Arc<Vec<Entry>>)>,
     next_batch: u64,
-    /// After the disk refused what must be written.
+    /// The time at which to persist again after the disk refused what must be written.
     persist_from: Timestamp,
     squash_at: Timestamp,
     writes_from: Timestamp,
-    /// After a tick that left some for the next one.
+    /// The time of the next expiries, after a tick that left some for the next one.
     expire_not_before: Timestamp,
-    /// What could be dropped when that was tried last, and some more.
+    /// The number of droppable commits from which on to squash early: what could be dropped at the
+    /// last attempt, and some more.
     squash_early_from: usize,
     pub(crate) doubt: Option<ClockDoubt>,
     pub(crate) alarmed: BTreeSet<Alarm>,
@@ -68,7 +71,8 @@ pub struct StoreMachine {
 }
 
 impl StoreMachine {
-    /// `cluster` is the one this node belongs to, unless its log knows of another.
+    /// Creates the machine. `cluster` is the one this node belongs to, unless its log knows of
+    /// another.
     pub fn new(node: &NodeId, now: Timestamp, mut past: Past, cluster: ClusterId) -> StoreMachine {
         // Nobody watches yet, so nobody need be told.
         while past.replica.notice_expiry(now).is_some() {}
@@ -100,7 +104,7 @@ impl StoreMachine {
             writes_from: now.after(wait),
             expire_not_before: now,
             squash_early_from: 0,
-            // Alone, nobody else's stamps can be in the way.
+            // In a cluster of one, no other node's stamps can be in the way.
             doubt: if alone { None } else { doubt(now, past.clock) },
             alarmed: BTreeSet::new(),
             sync: Sync::new(standing, standing_kept, members, Links::new(node, incarnation), now),
@@ -123,22 +127,23 @@ impl StoreMachine {
         &self.sync
     }
 
-    /// The newest stamp this node knows.
+    /// Returns the newest stamp this node knows.
     pub fn stamp(&self) -> Stamp {
         self.clock.last()
     }
 
-    /// The newest stamp that is in the log.
+    /// Returns the newest stamp that is in the log.
     pub fn durable_stamp(&self) -> Stamp {
         self.durable_stamp
     }
 
-    /// What somebody has to look into, until it is over.
+    /// Returns the alarms that are not over yet.
     pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
         self.alarmed.iter()
     }
 
-    /// The replica as it is; every batch before `next_batch()` is in it when none is on its way.
+    /// Returns the replica as it is; it contains every batch before `next_batch()` if none is under
+    /// way.
     pub fn freeze(&self) -> Frozen {
         Frozen {
             history: self.replica.history().clone(),
@@ -185,15 +190,15 @@ impl StoreMachine {
         self.expire_not_before = Timestamp(now.0.saturating_add(1));
     }
 
-    /// Deletes that a lost member has not heard of stay, and are not looked through with each
-    /// write.
+    /// Squashes early if there is too much to drop. Deletes that a lost member has not heard of
+    /// stay, and are not looked through again with each write.
     fn squash_early(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let droppable = self.replica.droppable();
         if droppable <= DROPPABLE_MAX {
             self.squash_early_from = 0;
             return;
         }
-        // Counted only here, as it looks through what has just expired.
+        // This is counted only here, as it looks through what has just expired.
         let most = DROPPABLE_MAX.max(self.replica.live(now) / LIVE_PER_DROPPABLE);
         if droppable <= most {
             self.squash_early_from = 0;
@@ -209,7 +214,7 @@ impl StoreMachine {
         let squash = before.min(self.clock.last()).max(self.replica.horizons().squash);
         let garbage = self.garbage_for(now, squash);
         if !self.is_in_cluster() && garbage > self.replica.horizons().garbage {
-            // Members to come must not think that this node missed what it has collected.
+            // Future members must not think that this node missed what it has collected.
             self.wait(Waiting::Vector, effects);
         }
         self.raise_to(Horizons { squash, garbage }, effects);

@@ -1,4 +1,4 @@
-//! Mistakes of this crate for the simulator to notice.
+//! Deliberate mistakes of this crate that the simulator must notice.
 
 model::mutants! {
     G_IGNORES_DEAD = 1,

@@ -1,5 +1,5 @@
-//! What a node knows from its own log: records replayed in order. A function of state and record,
-//! so that the state after opening is the state after the last complete batch.
+//! A node's knowledge from its own log: records replayed in order. It is a function of state and
+//! record, so that the state after opening is the state after the last complete batch.
 
 use crate::clock::Stamp;
 use crate::commit::{Commit, Location};
@@ -14,12 +14,12 @@ pub struct Past {
     pub replica: Replica,
     /// The newest stamp that the log knows.
     pub clock: Stamp,
-    /// This node issues nothing more up to here.
+    /// The stamp up to which this node issues nothing more.
     pub promised: Stamp,
     pub next_batch: u64,
     pub held: Vector,
     pub standing: Standing,
-    /// The last run did not close the store.
+    /// Whether the last run did not close the store.
     pub unclean: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for Past {
 }
 
 impl Past {
-    /// `here` is where the record lies. False for a record that no log has.
+    /// Applies a record, which lies at `here`. Returns false for a record that no log has.
     pub fn replay(&mut self, record: Record<'_>, here: Location) -> bool {
         let located = |commit: Commit| match commit.location {
             Location::Log { .. } => Commit { location: here, ..commit },

@@ -11,9 +11,9 @@ use crate::sum::Fingerprint;
 use crate::sync::message::{ClusterId, Vector};
 use crate::sync::wire;
 
-/// Raised when older builds could not read what this one writes.
+/// The version of the format, raised when older builds could not read what this one writes.
 pub const FORMAT: u32 = 4;
-/// From this one on a segment has a secret.
+/// The first format whose segments have a secret.
 pub const FORMAT_SECRET: u32 = 4;
 
 const SEGMENT: u8 = 1;
@@ -55,12 +55,12 @@ pub enum Record<'a> {
     },
     /// The second record of a segment: what its other frames and its marks are changed by.
     Secret([u8; SECRET_LENGTH]),
-    /// A commit, with its value where that travels inside.
+    /// A commit, with its value if that travels inside.
     Commit {
         commit: Commit,
         value: &'a [u8],
     },
-    /// A commit written anew as its segment is to be freed; counts only while it is held.
+    /// A commit written anew because its segment is to be freed; it counts only while it is held.
     Moved {
         commit: Commit,
         value: &'a [u8],
@@ -203,8 +203,8 @@ impl Record<'_> {
     }
 }
 
-/// The location says where the value is; one inside the log is inside this very record.
-/// As `Record::Commit`.
+/// Encodes a commit as `Record::Commit`. The location says where the value is; one inside the log
+/// is inside this very record.
 pub(crate) fn encode_new(commit: &Commit, value: &[u8], out: &mut Vec<u8>) {
     encode_commit(COMMIT, commit, value, out);
 }
@@ -220,7 +220,7 @@ fn encode_commit(kind: u8, commit: &Commit, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// The payload length of the record that holds this commit with its value inside.
+/// Returns the payload length of the record that holds this commit with its value inside.
 pub fn commit_payload_length(commit: &Commit) -> usize {
     2 + commit.encoded_length() + commit.size() as usize
 }
@@ -252,7 +252,8 @@ fn decode_standing(reader: &mut Reader<'_>) -> Result<Standing, CommitError> {
     Ok(standing)
 }
 
-/// A location inside the log is marked as such; the caller knows the segment and the offset.
+/// Decodes a commit. A location inside the log is marked as such; the caller knows the segment and
+/// the offset.
 fn decode_commit<'a>(reader: &mut Reader<'a>) -> Result<(Commit, &'a [u8]), RecordError> {
     let location = reader.byte()?;
     let (mut commit, rest) = Commit::decode(reader.0)?;

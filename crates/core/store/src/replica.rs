@@ -1,5 +1,6 @@
-//! What one node holds of the store: the history, the winners, the horizons, and what the places
-//! of values are still needed for. Keeps itself normalised; decides nothing about disks or peers.
+//! One node's holdings of the store: the history, the winners, the horizons, and what the places of
+//! values are still needed for. The replica keeps itself normalised and decides nothing about disks
+//! or peers.
 
 mod restore;
 
@@ -18,8 +19,8 @@ use crate::winners::{Kind, Winner, Winners};
 
 pub use self::restore::Restoring;
 
-/// `squash`: superseded commits before it are dropped. `garbage`: every member holds everything
-/// up to it, so deletes up to it are dropped too.
+/// The horizons. `squash`: superseded commits before it are dropped. `garbage`: every member holds
+/// everything up to it, so deletes up to it are dropped too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Horizons {
     pub squash: Stamp,
@@ -35,9 +36,9 @@ impl Horizons {
         stamp < self.squash || stamp <= self.garbage
     }
 
-    /// Deletes that every member knows, and sets that every member knows and whose instant the
-    /// squash horizon has passed. Horizons are exchanged and clocks are not, so that two nodes
-    /// with equal horizons drop the same.
+    /// Returns whether a winner is dropped: deletes that every member knows, and sets that every
+    /// member knows and whose instant the squash horizon has passed. Horizons are exchanged and
+    /// clocks are not, so that two nodes with equal horizons drop the same.
     pub fn drops_winner(&self, commit: &Commit) -> bool {
         let ended = match commit.action {
             Action::Delete => true,
@@ -52,7 +53,7 @@ impl Horizons {
 pub struct Frozen {
     pub history: History,
     pub horizons: Horizons,
-    /// The newest stamp this node knows of, which the history may hold no longer.
+    /// The newest stamp this node knows of, whose commit the history may no longer hold.
     pub clock: Stamp,
     pub promised: Stamp,
     pub held: Vector,
@@ -61,15 +62,15 @@ pub struct Frozen {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// It is the newest of its key.
+    /// The commit is the newest of its key.
     Winner,
-    /// A newer one is held; this one is history.
+    /// A newer commit is held; this one is history.
     Superseded,
-    /// It was held before; its location may be new.
+    /// The commit was held before; its location may be new.
     Known,
-    /// The horizons say that nobody needs it.
+    /// The commit was dropped: the horizons say that nobody needs it.
     Dropped,
-    /// The same, and an older one that was held is not any more.
+    /// The commit was dropped, and with it an older one that was held.
     Ended,
     /// Another commit has the same position: two nodes share an id.
     Conflict,
@@ -80,12 +81,12 @@ pub struct Replica {
     history: History,
     winners: Winners,
     horizons: Horizons,
-    /// Winners that are deletes.
+    /// The number of winners that are deletes.
     deleted: usize,
     expiring: Expiring,
-    /// How many commits refer to a content-addressed file.
+    /// The number of commits that refer to each content-addressed file.
     files: BTreeMap<[u8; 32], u32>,
-    /// Bytes of records in each segment of the log that hold values of commits.
+    /// The bytes of records that hold values of commits, by segment of the log.
     segments: BTreeMap<u32, u64>,
     absent: BTreeMap<[u8; 32], Absent>,
 }
@@ -106,22 +107,23 @@ impl Replica {
         self.horizons
     }
 
-    /// Keys that have a value.
+    /// Returns the number of keys that have a value.
     pub fn live(&self, now: Timestamp) -> usize {
         self.winners.len() - self.deleted - self.expiring.passed(now)
     }
 
-    /// Commits that a squash may drop: superseded ones, deletes and what has expired.
+    /// Returns the number of commits that a squash may drop: superseded ones, deletes and what has
+    /// expired.
     pub fn droppable(&self) -> usize {
         self.history.len() - (self.winners.len() - self.deleted - self.expiring.noticed())
     }
 
-    /// The commit that gave the key its present value.
+    /// Returns the commit that gave the key its present value.
     pub fn get(&self, key: &str, now: Timestamp) -> Option<&Commit> {
         self.winner(key).filter(|commit| commit.lives(now))
     }
 
-    /// The next instant at which a value ends.
+    /// Returns the next instant at which a value ends.
     pub fn next_expiry(&self) -> Option<Expiry> {
         self.expiring.first()
     }
@@ -132,7 +134,7 @@ impl Replica {
         Some(self.history.get(at).expect("a winner is in the history"))
     }
 
-    /// As `get`, for every key at and below a prefix, in key order.
+    /// Returns what `get` does for every key at and below a prefix, in key order.
     pub fn prefix(&self, prefix: &Prefix, now: Timestamp) -> Vec<&Commit> {
         let mut found = Vec::new();
         self.winners.visit(prefix, &mut |at| {
@@ -144,7 +146,7 @@ impl Replica {
         found
     }
 
-    /// At most `limit` keys with a value after `after`, in key order.
+    /// Returns at most `limit` keys with a value after `after`, in key order.
     pub fn page(&self, prefix: &Prefix, after: &str, limit: usize, now: Timestamp) -> Vec<&Commit> {
         let mut found = Vec::new();
         self.winners.visit_after(prefix, after, &mut |at| {
@@ -161,12 +163,12 @@ impl Replica {
         self.files.contains_key(hash)
     }
 
-    /// Bytes of records that hold values, by segment of the log.
+    /// Returns the bytes of records that hold values, by segment of the log.
     pub fn segments(&self) -> &BTreeMap<u32, u64> {
         &self.segments
     }
 
-    /// The commits whose values lie in one segment.
+    /// Returns the commits whose values are in one segment.
     pub fn located_in(&self, wanted: u32) -> impl Iterator<Item = &Commit> {
         self.history.iter().filter(
             move |c| matches!(c.location, Location::Log { segment, .. } if segment == wanted),
@@ -178,7 +180,7 @@ impl Replica {
         self.admit_as(commit, &cid)
     }
 
-    /// `cid` is the commit's own: opening computes it on another thread.
+    /// Admits a commit whose `cid` was computed elsewhere: opening does that on another thread.
     pub fn admit_as(&mut self, commit: Commit, cid: &[u8; 32]) -> Admitted {
         let slot = self.winners.slot(&commit.key);
         let winner = slot.winner.map(|winner| winner.at);
@@ -225,26 +227,27 @@ impl Replica {
         Admitted::Winner
     }
 
-    /// False when the commit is not held any more.
+    /// Gives a commit another location. Returns false if the commit is no longer held.
     pub fn relocate(&mut self, at: Position, location: Location) -> bool {
         let Some(commit) = self.history.get(at) else { return false };
         let moved = Commit { location, ..commit.clone() };
         self.admit(moved) == Admitted::Known
     }
 
-    /// What one cluster has collected says nothing of another.
+    /// Lowers the horizons to nothing: what one cluster has collected says nothing of another.
     pub fn lower_horizons(&mut self) {
         self.horizons = Horizons::default();
     }
 
-    /// A clock that ran ahead may have squashed ahead. What was dropped had been superseded all the
-    /// same.
+    /// Limits the squash horizon, as a clock that ran ahead may have squashed ahead. What was
+    /// dropped had been superseded all the same.
     pub fn limit_squash(&mut self, newest: Stamp) {
         let least = Stamp(self.horizons.garbage.0.saturating_add(1));
         self.horizons.squash = self.horizons.squash.min(newest.max(least));
     }
 
-    /// Raises the horizons and drops what nobody needs any more.
+    /// Raises the horizons, drops what nobody needs any more and returns how many commits that
+    /// were.
     pub fn raise(&mut self, horizons: Horizons) -> usize {
         let horizons = self.horizons.max(horizons);
         if horizons == self.horizons {
@@ -305,7 +308,7 @@ impl Replica {
         self.raise(horizons);
     }
 
-    /// The newest commits of the keys below a prefix, deletes too.
+    /// Returns the newest commits of the keys below a prefix, deletes too.
     pub fn winners(&self, prefix: &Prefix) -> Vec<&Commit> {
         let mut found = Vec::new();
         self.winners.visit(prefix, &mut |at| found.extend(self.history.get(at)));
@@ -316,12 +319,12 @@ impl Replica {
         self.winner(key)
     }
 
-    /// Large values that commits need and that are not here, with their sizes.
+    /// Returns the large values that commits need and that are not here, with their sizes.
     pub fn absent(&self) -> &BTreeMap<[u8; 32], Absent> {
         &self.absent
     }
 
-    /// The squash horizon that would drop half of what can be dropped.
+    /// Returns the squash horizon that would drop half of what can be dropped.
     pub fn median_droppable(&self) -> Stamp {
         let half = self.droppable() / 2;
         let mut wins = self.winners.asked(self.history.len(), Position::start_of(Stamp(u64::MAX)));
@@ -333,8 +336,8 @@ impl Replica {
         *stamps.select_nth_unstable(half).1
     }
 
-    /// The squash horizon, garbage just below it, that would drop this commit; none while it is a
-    /// live winner.
+    /// Returns the squash horizon, garbage just below it, that would drop this commit; `None` while
+    /// it is a live winner.
     fn drop_at(&self, commit: &Commit, wins: bool) -> Option<Stamp> {
         let after = Stamp(commit.at.stamp.0.saturating_add(1));
         if commit.is_delete() || !wins {
@@ -349,8 +352,8 @@ impl Replica {
         self.history.get(self.winners.get(key)?)
     }
 
-    /// A delete that every member knows takes its key's older commits with it; they lie at or
-    /// below the garbage horizon, so the newest alone can be left.
+    /// Drops a key whose delete every member knows. The delete takes its key's older commits with
+    /// it; they are at or below the garbage horizon, so the newest alone can be left.
     fn forget_key(&mut self, key: &str) -> bool {
         let Some(old) = self.winners.remove(key) else { return false };
         self.dethrone(old);
@@ -448,7 +451,7 @@ impl Replica {
     }
 }
 
-/// About what a commit's record takes in the log.
+/// Returns about what a commit's record takes in the log, in bytes.
 fn weight(commit: &Commit) -> u64 {
     (commit.encoded_length() as u64).saturating_add(commit.size())
 }

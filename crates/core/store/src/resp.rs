@@ -8,20 +8,22 @@ pub mod response;
 
 use thiserror::Error;
 
-/// `MGET` and `DEL` of a large page of keys; each argument costs 8 bytes of bookkeeping.
+/// Arguments of a command: enough for `MGET` and `DEL` of a large page of keys; each argument costs
+/// 8 bytes of bookkeeping.
 pub const ARGUMENTS_MAX: usize = 65_536;
-/// One buffered command, all arguments together: `MSET` and `PUBLISH` hold their values in memory.
+/// Bytes of one buffered command, all arguments together: `MSET` and `PUBLISH` hold their values in
+/// memory.
 pub const COMMAND_BYTES_MAX: usize = 4 << 20;
-/// The value of a `SET` from this length on is handed over in pieces and never buffered whole.
+/// The length from which on the value of a `SET` is handed over in pieces and never buffered whole.
 pub const STREAMED_FROM: u64 = 64 << 10;
-/// A line typed by a person, as long as other servers allow.
+/// Bytes of a line typed by a person, as many as other servers allow.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
-/// `*`, `$` and a number.
+/// Bytes of a header: `*`, `$` and a number.
 const HEADER_BYTES_MAX: usize = 32;
-/// Replies that hold replies; ours hold two levels.
+/// Levels of replies inside replies; ours have two.
 pub const NESTING_MAX: usize = 8;
 
-/// After one of these nothing that follows on the connection can be understood.
+/// An error after which nothing that follows on the connection can be understood.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ProtocolError {
     #[error("Protocol error: expected '{}', got '{}'", char::from(*.0), .1.escape_ascii())]
@@ -49,7 +51,7 @@ pub enum ProtocolError {
     Http,
 }
 
-/// What the client asked for with `HELLO`.
+/// The protocol that the client asked for with `HELLO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     #[default]
@@ -57,7 +59,8 @@ pub enum Protocol {
     Resp3,
 }
 
-/// A header line at the front: its number and its length with CR LF. None when it is not whole.
+/// Returns the header line at the front: its number and its length with CR LF; `None` if it is not
+/// whole.
 fn header(bytes: &[u8]) -> Result<Option<(i64, usize)>, ProtocolError> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     let Some(end) = window.iter().position(|byte| *byte == b'\n') else {

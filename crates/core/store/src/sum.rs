@@ -47,7 +47,7 @@ impl CommitSum {
         CommitSum { limbs, count: self.count.wrapping_add(other.count) }
     }
 
-    /// `other` must be part of `self`.
+    /// Subtracts `other`, which must be part of `self`.
     pub fn minus(self, other: CommitSum) -> CommitSum {
         let mut limbs = [0; 4];
         let mut borrow = false;

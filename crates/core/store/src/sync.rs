@@ -1,6 +1,6 @@
-//! Replication: what nodes tell one another and what each concludes. Owns sessions, the roster,
-//! who acknowledged what, and the way back of a node that missed too much. Must not know sockets
-//! nor bytes of values; the store's machine drives it.
+//! Replication: what nodes tell one another and what each concludes. Owns sessions, the roster, who
+//! acknowledged what, and the way back of a node that missed too much. Must not know sockets nor
+//! bytes of values; the store's machine drives it.
 
 pub mod compare;
 mod copy;
@@ -30,19 +30,19 @@ use self::park::Parked;
 use self::schedule::{SYNC_INTERVAL, VECTOR_INTERVAL};
 use self::take::Taking;
 
-/// Why something is set aside.
+/// The reason why something is set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aside {
     /// The clock was wrong.
     Mend,
-    /// A copy of this session replaces it.
+    /// The copy of this session replaces it.
     Copy(u64),
 }
 
 /// What the machine knows beyond its own writes.
 pub struct Sync {
     pub(crate) standing: Standing,
-    /// The standing is in the log, so peers may hear of it.
+    /// Whether the standing is in the log, so that peers may hear of it.
     pub(crate) standing_kept: bool,
     /// The standing as the log has it.
     pub(crate) logged: Standing,
@@ -53,17 +53,18 @@ pub struct Sync {
     pub(crate) copying: Option<Copying>,
     pub(crate) lending: BTreeMap<NodeTag, Lending>,
     pub(crate) parked: Parked,
-    /// Commits are being issued anew: nothing is said to peers meanwhile.
+    /// Whether commits are being issued anew: meanwhile nothing is said to peers.
     pub(crate) mending: bool,
-    /// Writes of the batch on its way that issue something anew.
+    /// The writes of the batch under way that issue something anew.
     pub(crate) reissuing: BTreeSet<Ticket>,
-    /// What the shell was asked to set aside.
+    /// The reason why the shell was asked to set something aside; `None` if it was not asked or is
+    /// done.
     pub(crate) aside: Option<Aside>,
-    /// A copy is complete and not yet in the log.
+    /// Whether a copy is complete and not yet in the log.
     pub(crate) concluding: bool,
     pub(crate) next_session: u64,
     pub(crate) push_at: Option<Timestamp>,
-    /// How many sessions in a row told nobody anything new.
+    /// The number of sessions in a row that told nobody anything new.
     pub(crate) futile: u8,
     pub(crate) sync_at: Timestamp,
     pub(crate) vector_at: Timestamp,
@@ -92,7 +93,7 @@ impl Sync {
             reissuing: BTreeSet::new(),
             aside: None,
             concluding: false,
-            // Sessions of an earlier life are not taken for those of this one.
+            // Sessions of an earlier life must not be taken for those of this one.
             next_session: standing.incarnation.max(now.0 << 16),
             push_at: None,
             futile: give::FUTILE_MAX,
@@ -105,7 +106,7 @@ impl Sync {
         self.standing
     }
 
-    /// The standing is in the log.
+    /// Returns whether the standing is in the log.
     pub fn is_standing_kept(&self) -> bool {
         self.standing_kept
     }
@@ -118,7 +119,7 @@ impl Sync {
         &self.links
     }
 
-    /// A copy is on its way, or complete and not yet in the log.
+    /// Returns whether a copy is under way, or complete and not yet in the log.
     pub fn is_copying(&self) -> bool {
         self.copying.is_some() || self.concluding
     }

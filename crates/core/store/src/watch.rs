@@ -1,5 +1,5 @@
 //! Arrival numbers: the order in which this node took changes in, which is what a watcher resumes
-//! from. Holds the newest arrivals only; whoever asks for older ones is told to read anew.
+//! from. Holds the newest arrivals only; a watcher that asks for older ones is told to read anew.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 use model::Prefix;
 use model::key::SEPARATOR;
 
-/// A watcher that was away for more changes than this reads its prefix again; a megabyte or so.
+/// Arrivals that are kept, a megabyte or so; a watcher that was away for more changes than this
+/// reads its prefix again.
 pub const ARRIVALS_KEPT_MAX: usize = 16_384;
 
-/// Arrivals of one run of the store; a new run has a new incarnation.
+/// The arrivals of one run of the store; a new run has a new incarnation.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     incarnation: u64,
@@ -65,7 +66,7 @@ impl Arrivals {
     }
 }
 
-/// `Prefix::matches` for a key that is known to be well formed.
+/// Does what `Prefix::matches` does, for a key that is known to be well formed.
 pub fn matches(prefix: &Prefix, key: &str) -> bool {
     match key.strip_prefix(prefix.as_str()) {
         Some(rest) => prefix.as_str().is_empty() || rest.is_empty() || rest.starts_with(SEPARATOR),

@@ -16,23 +16,23 @@ use model::key::SEPARATOR;
 use self::guide::{Guide, common_bytes};
 use crate::commit::{Commit, Position};
 
-/// Inserting moves half of this many entries, some 2 KiB.
+/// Keys in a block; inserting moves half as many entries, some 2 KiB.
 const BLOCK_KEYS_MAX: usize = 128;
-/// When many keys come at once, blocks leave room for some more.
+/// Keys in a block when many come at once, which leaves room for some more.
 const BLOCK_KEYS_FILLED: usize = BLOCK_KEYS_MAX - GROWTH;
-/// Two neighbours that together hold no more than this become one.
+/// Keys in two neighbouring blocks up to which the two become one.
 const BLOCK_KEYS_MERGED: usize = BLOCK_KEYS_MAX / 2;
-/// A block grows by this much, so that little of it is empty.
+/// Keys by which a block grows, so that little of it is empty.
 const GROWTH: usize = 16;
 
-/// Looking a key up takes about as long as to sort so many winners.
+/// Winners that are sorted in about the time that it takes to look one key up.
 const SORTED_FROM: usize = 8;
 
 /// What must be known of a winner when another one takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Lasting,
-    /// Its value has an end.
+    /// Its value expires.
     Ending,
     Delete,
 }
@@ -97,7 +97,7 @@ impl Block {
     }
 }
 
-/// Whether commits are winners.
+/// The answer to whether commits are winners.
 pub enum Wins<'a> {
     Looked(&'a Winners),
     Sorted(Peekable<vec::IntoIter<Position>>),
@@ -124,19 +124,19 @@ pub struct Slot {
 
 #[derive(Clone, Debug, Default)]
 pub struct Winners {
-    /// None is empty.
+    /// The blocks in order; none of them is empty.
     blocks: Vec<Block>,
-    /// Of the first key of each block.
+    /// A guide to the first key of each block.
     firsts: Guide,
     len: usize,
 }
 
 impl Winners {
-    /// Of all these commits, which come in the order of the history.
+    /// Finds the winners among these commits, which come in the order of the history.
     pub fn of<'a>(commits: impl Iterator<Item = &'a Commit>) -> Winners {
         let commits: Vec<&Commit> = commits.collect();
         let common = common_start(&commits);
-        // Texts lie anywhere in memory: most keys differ in what is copied here.
+        // Texts are anywhere in memory: most keys differ in what is copied here.
         let start = |(n, commit): (usize, &&Commit)| {
             let mut start = [0; 16];
             let text = &commit.key.as_bytes()[common..];
@@ -188,21 +188,22 @@ impl Winners {
         self.slot(key).winner.map(|winner| winner.at)
     }
 
-    /// The place of a key, which holds until the next change.
+    /// Returns the place of a key, which holds until the next change.
     pub fn slot(&self, key: &str) -> Slot {
         let (block, found) = self.find(key);
         let winner = found.ok().map(|index| self.blocks[block].entries[index].winner);
         Slot { block, index: found.unwrap_or_else(|index| index), winner }
     }
 
-    /// Returns the winner before.
+    /// Sets the winner of a key and returns the one before.
     pub fn set(&mut self, key: &Arc<str>, winner: Winner) -> Option<Winner> {
         let slot = self.slot(key);
         self.set_in(slot, key, winner);
         slot.winner
     }
 
-    /// As `set`, where the slot of this key was looked up already: half of the work.
+    /// Sets it like `set` where the slot of this key was looked up already, which saves half of the
+    /// work.
     pub fn set_in(&mut self, slot: Slot, key: &Arc<str>, winner: Winner) {
         let Slot { block: at_block, index, winner: before } = slot;
         // An older text goes with its commit: two texts of a key would be kept otherwise.
@@ -253,8 +254,8 @@ impl Winners {
         Some(entry.winner)
     }
 
-    /// For many commits in the order of the history, all of them before `until`: sorting the
-    /// winners once costs less than to look up so many keys.
+    /// Prepares to ask for many commits in the order of the history, all of them before `until`:
+    /// sorting the winners once costs less than looking up so many keys.
     pub fn asked(&self, times: usize, until: Position) -> Wins<'_> {
         if times < self.len / SORTED_FROM {
             return Wins::Looked(self);
@@ -265,7 +266,7 @@ impl Winners {
         Wins::Sorted(winners.into_iter().peekable())
     }
 
-    /// The winners at and below a prefix, in the order of their keys.
+    /// Visits the winners at and below a prefix, in the order of their keys.
     pub fn visit(&self, prefix: &Prefix, visit: &mut dyn FnMut(Position)) {
         let prefix = prefix.as_str();
         let mut visit = |entry: &Entry| visit(entry.winner.at);
@@ -279,7 +280,7 @@ impl Winners {
         self.from(&below).take_while(|entry| entry.key.starts_with(&below)).for_each(visit);
     }
 
-    /// Of the same winners, those whose keys come after `key`, until `visit` returns false.
+    /// Visits those of the same winners whose keys come after `key`, until `visit` returns false.
     pub fn visit_after(&self, prefix: &Prefix, key: &str, visit: &mut dyn FnMut(Position) -> bool) {
         let prefix = prefix.as_str();
         let mut below = String::new();
@@ -301,7 +302,7 @@ impl Winners {
         blocks.iter().flat_map(|block| &block.entries).skip(index)
     }
 
-    /// The block that holds `key` or would take it, and the index inside of it.
+    /// Returns the block that holds `key` or would take it, and the index inside it.
     fn find(&self, key: &str) -> (usize, Result<usize, usize>) {
         let at_block = match self.firsts.find(key, |block| first(&self.blocks, block)) {
             Ok(block) => return (block, Ok(0)),
@@ -310,7 +311,7 @@ impl Winners {
         (at_block, self.blocks.get(at_block).map_or(Err(0), |block| block.find(key)))
     }
 
-    /// A block has another first key, or is new.
+    /// Notes that a block has another first key, or is new.
     fn first_changed(&mut self, at_block: usize) {
         let blocks = &self.blocks;
         self.firsts.set(at_block, blocks.len(), |block| first(blocks, block));
@@ -341,7 +342,7 @@ fn first(blocks: &[Block], block: usize) -> &str {
     &blocks[block].entries[0].key
 }
 
-/// How many bytes all keys begin with.
+/// Returns how many bytes all keys begin with.
 fn common_start(commits: &[&Commit]) -> usize {
     let Some(first) = commits.first().map(|commit| commit.key.as_bytes()) else { return 0 };
     commits

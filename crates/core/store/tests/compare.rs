@@ -1,5 +1,5 @@
-//! Where two histories differ: found exactly, whatever the histories, in a bounded number of
-//! messages and bytes; and every message means the same after the wire.
+//! Tests of the comparison of histories: a difference is found exactly, whatever the histories, in
+//! a bounded number of messages and bytes; and every message means the same after the wire.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ fn through(body: Body, exchange: &mut Exchange) -> Body {
     wire::decode(&bytes).unwrap().message.body
 }
 
-/// What the giver finds that the taker lacks, over the wire.
+/// Returns what the giver finds that the taker lacks, over the wire.
 fn exchange(giver: &History, taker: &History) -> Exchange {
     let mut exchange = Exchange::default();
     let mut ask = compare::opening(giver);
@@ -87,7 +87,7 @@ fn check(giver: &[Commit], taker: &[Commit]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Stamps close together, so that several nodes share many of them.
+/// Generates commits with stamps so close together that several nodes share many of them.
 fn commits(max: usize) -> impl Strategy<Value = Vec<Commit>> {
     let one = (1..400u64, 0..4u8, 0..2u8);
     let one = one.prop_map(|(stamp, node, value)| commit(stamp, node, value));

@@ -1,4 +1,4 @@
-//! The machine: nothing is seen, acknowledged or announced before it is durable.
+//! Tests of the machine: nothing is seen, acknowledged or announced before it is durable.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn set(v: u8, expires: Option<Timestamp>) -> Change {
     Change::SetInline { hash: [v; 32], sha1: [v; 20], size: v.into(), expires }
 }
 
-/// Makes writes durable at a time; what came of it.
+/// Makes the writes durable and returns the effects.
 fn commit(machine: &mut StoreMachine, now: Timestamp, writes: Vec<Write>) -> Vec<Effect> {
     let mut effects = Vec::new();
     machine.handle(now, Event::Write(writes), &mut effects);
@@ -250,7 +250,7 @@ fn an_expired_value_is_absent_at_once_announced_once_and_dropped_by_the_horizons
     assert!(machine.replica().get("a", Timestamp(later.0 - 1)).is_some());
     assert!(machine.replica().get("a", later).is_none());
     assert_eq!(machine.replica().live(later), 1);
-    // Nobody can delete what is not there.
+    // What is not there cannot be deleted.
     assert_eq!(acknowledged(&commit(&mut machine, later, vec![write(3, "a", None)])), [(3, false)]);
     let mut effects = Vec::new();
     machine.tick(later, &mut effects);
@@ -296,7 +296,7 @@ fn what_rests_on_a_read_is_refused_when_another_write_came_between() {
     commit(&mut machine, NOW, vec![write(1, "a", Some(1))]);
     let held = machine.replica().get("a", NOW).map(|commit| commit.at);
     let over = |ticket, value| Write { only_over: held, ..write(ticket, "a", value) };
-    // The first of a batch overtakes the second, although neither is durable yet.
+    // The first write of a batch overtakes the second, although neither is durable yet.
     let effects = commit(&mut machine, NOW, vec![over(2, Some(2)), over(3, Some(3))]);
     assert_eq!(acknowledged(&effects), [(3, false), (2, true)]);
     assert_eq!(acknowledged(&commit(&mut machine, NOW, vec![over(4, None)])), [(4, false)]);

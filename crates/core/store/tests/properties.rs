@@ -1,4 +1,4 @@
-//! The replica, the history and the frames against the plainest model of each.
+//! Tests of the replica, the history and the frames against the plainest model of each.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use store_core::{CommitSum, Expiry, Horizons, Replica, Stamp};
 const KEYS: [&str; 7] = ["a", "a::b", "a::bc", "a::b::c", "a!", "b::c", "b::c::d"];
 const PREFIXES: [&str; 7] = ["", "a", "a::b", "a::b::c", "b", "c", "b::c::d::e"];
 
-/// Four to a millisecond, so that instants of expiry fall between and upon them.
+/// Returns the stamp with this number, four to a millisecond, so that instants of expiry fall
+/// between and upon them.
 fn stamp_of(number: u64) -> Stamp {
     Stamp(number << 14)
 }
@@ -24,7 +25,7 @@ fn position(stamp: u64, node: u8) -> Position {
     Position { stamp: stamp_of(stamp), node: NodeTag::from(&node) }
 }
 
-/// One content for each position, as positions are never used twice.
+/// Returns one content for each position, as positions are never used twice.
 fn commit(stamp: u64, node: u8) -> Commit {
     let mix = (stamp * 31 + u64::from(node % 3) * 17) as usize;
     let expires = mix.is_multiple_of(3).then(|| Expiry::at(Timestamp(mix as u64 % 50)));
@@ -65,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The rule of normalising, word by word.
+/// Applies the rule of normalising, word by word.
 fn normalise(held: &mut BTreeMap<Position, Commit>, horizons: Horizons) {
     loop {
         let unwanted = held.values().find(|c| {
@@ -222,7 +223,7 @@ proptest! {
         let mut history = History::default();
         let mut model = BTreeMap::new();
         for (i, (stamp, node, removes)) in stamps.into_iter().enumerate() {
-            // Mostly appended, as in life; then blocks fill before they are split.
+            // Stamps are mostly appended, as in life; then blocks fill before they are split.
             let stamp = if i < 1000 { i as u64 * 2 } else { stamp };
             let commit = commit(stamp, node);
             if removes && i > 1200 {
@@ -262,7 +263,7 @@ proptest! {
     }
 }
 
-/// Batches with so many frames each, then zeros.
+/// Returns a segment of batches with these numbers of frames, then zeros.
 fn segment(batches: &[usize]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (i, frames) in batches.iter().enumerate() {
@@ -275,7 +276,7 @@ fn segment(batches: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// Where the batches end.
+/// Returns where the batches end.
 fn ends(bytes: &[u8]) -> Vec<usize> {
     let all = Secret::NONE.frames(bytes, 0, bytes.len());
     all.filter(|(_, frame)| frame.last).map(|(at, frame)| at + frame.length).collect()

@@ -1,4 +1,4 @@
-//! The Redis protocol: whatever way the bytes are cut, and whatever they are.
+//! Tests of the Redis protocol: whatever way the bytes are cut, and whatever they are.
 
 use proptest::prelude::*;
 use store_core::resp::reply::Replies;

@@ -1,4 +1,4 @@
-//! Two and three machines that talk over perfect wires: what one writes, all hold.
+//! Tests of two and three machines that talk over perfect wires: what one writes, all hold.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -44,7 +44,7 @@ impl Cluster {
         cluster
     }
 
-    /// The first founds the cluster; the others join it.
+    /// Returns a cluster that the first node founds and the others join.
     fn together(names: &[&str]) -> Cluster {
         let mut cluster = Cluster::new(names);
         let all: BTreeSet<NodeTag> = names.iter().map(|name| tag(name)).collect();
@@ -61,7 +61,7 @@ impl Cluster {
         cluster
     }
 
-    /// These two reach each other, and nobody else does.
+    /// Lets these two reach each other, and nobody else.
     fn only(&mut self, one: NodeTag, other: NodeTag) {
         let all: Vec<NodeTag> = self.nodes.keys().copied().collect();
         for node in all {
@@ -157,7 +157,7 @@ impl Cluster {
         }
     }
 
-    /// Time passes, timer by timer.
+    /// Lets time pass, timer by timer.
     fn run(&mut self, ms: u64) {
         let end = Timestamp(self.now.0 + ms);
         loop {
@@ -253,7 +253,7 @@ fn a_node_that_missed_a_collected_delete_is_not_let_in_as_it_is() {
     cluster.run(300_000);
     assert!(!cluster.has("n1", "ghost") && cluster.has("n3", "ghost"));
     assert!(cluster.nodes[&all[0]].replica().newest("ghost").is_none(), "collected");
-    // Back again: refused as it is, taken in by joining.
+    // The node comes back: it is refused as it is, and taken in by joining.
     for node in all {
         let others = all.into_iter().filter(|other| *other != node).collect();
         cluster.event(node, Event::Reachable(others));
@@ -274,7 +274,7 @@ fn a_machine_that_is_lost_holds_up_no_news_once_it_counts_as_silent() {
     let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
     let [one, two, three] = ["n1", "n2", "n3"].map(tag);
     cluster.nodes.remove(&three);
-    // One of the sessions with it waits for an answer, on both.
+    // On both nodes, one of the sessions with it waits for an answer.
     cluster.write("n1", "before", Some(1));
     cluster.write("n2", "likewise", Some(2));
     cluster.run(2000);
@@ -290,7 +290,7 @@ fn a_machine_that_is_lost_holds_up_no_news_once_it_counts_as_silent() {
 /// An older copy of its disk was put back, from before the other one joined.
 #[test]
 fn a_node_that_does_not_know_a_member_is_told_of_on_both_and_joins_again() {
-    // It says nothing that the other one would take for a sign of life.
+    // The node says nothing that the other one would take for a sign of life.
     for counts_as_dead in [false, true] {
         unknown_member(counts_as_dead);
     }
@@ -314,14 +314,14 @@ fn unknown_member(counts_as_dead: bool) {
     assert_eq!(BTreeSet::from_iter(cluster.alarms.clone()), [there, here].into());
     assert_eq!(cluster.alarms.len(), 2, "each is said once");
     assert!(!cluster.has("n1", "early"), "nobody's word is taken who is on no roster");
-    // Who calls no more is no concern; who still does is said again.
+    // A node that no longer calls is no concern; one that still does is reported again.
     cluster.event(one, Event::Reachable([].into()));
     assert_eq!(cluster.nodes[&one].alarms().count(), 0);
     assert_eq!(cluster.nodes[&two].alarms().count(), 1);
     cluster.event(one, Event::Reachable([two].into()));
     cluster.run(20_000);
     assert_eq!(cluster.alarms.len(), 3);
-    // What both say is to be done.
+    // What both alarms ask for is done.
     cluster.event(two, Event::Reachable([one].into()));
     cluster.write("n2", "cluster::nodes::n1", None);
     assert_eq!(cluster.nodes[&two].alarms().count(), 0, "it was removed");
@@ -334,7 +334,7 @@ fn unknown_member(counts_as_dead: bool) {
     assert!(cluster.nodes.values().all(|machine| machine.alarms().count() == 0));
 }
 
-/// The same with a third one, which both know: nobody has to do anything.
+/// The same case with a third node, which both know: nobody has to do anything.
 #[test]
 fn a_node_that_does_not_know_a_member_is_told_by_another() {
     let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
@@ -379,8 +379,8 @@ fn what_a_node_wrote_in_an_earlier_stay_is_not_taken_for_known() {
     assert_eq!(cluster.alarms, []);
 }
 
-/// Who was removed and has not heard of it lets somebody join, and is let in again itself. The rest
-/// told one another meanwhile that they hold everything, and lack what that member wrote.
+/// A removed member that has not heard of it lets another node join, and is let in again itself.
+/// The rest told one another meanwhile that they hold everything, and lack what that member wrote.
 #[test]
 fn a_member_that_others_hear_of_late_is_caught_up_with_and_no_past_counts_as_lost() {
     let mut cluster = Cluster::together(&["n1", "n2", "n3"]);
@@ -451,7 +451,7 @@ fn what_a_node_wrote_alone_is_kept_where_its_name_was_known_before() {
     cluster.write("n2", "before", Some(2));
     cluster.run(3000);
     assert!(cluster.has("n1", "before"));
-    // With an empty disk, by itself, by a clock that is behind.
+    // It starts with an empty disk and writes by itself, by a clock that is behind.
     let (now, two) = (cluster.now, tag("n2"));
     cluster.now = Timestamp(now.0 - 60_000);
     let own = ClusterId([8; 16]);
@@ -474,7 +474,7 @@ fn what_a_node_wrote_alone_is_kept_where_its_name_was_known_before() {
 /// An older copy of a disk was put back, from before the other one joined, which joins again.
 #[test]
 fn what_a_disk_lost_is_kept_by_whoever_alone_holds_it_and_joins_again() {
-    // Before and after garbage was collected beyond it.
+    // The disk is put back before and after garbage was collected beyond it.
     for collected in [false, true] {
         lost_with_a_disk(collected);
     }

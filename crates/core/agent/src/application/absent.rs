@@ -1,9 +1,10 @@
 //! The program that a shell did not find, and how it is got. Texts alone; asked by supervision, and
-//! by whoever runs build steps.
+//! by those that run build steps.
 
-/// What shells, and make, npm and the like after them, end with where there is no such program.
+/// The end of a command whose program does not exist, in shells and in make, npm and the like after
+/// them.
 pub const NOT_FOUND: &str = "exit status 127";
-/// Longer ones are no names of programs.
+/// Bytes of a program's name; longer ones are no names of programs.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Programs that Debian's packages bring, by names that differ or that people look for.
@@ -68,8 +69,8 @@ const LISTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What to do where a command ended with `how` and these last words; none where every program was
-/// found, or where nobody said which was not.
+/// Returns what to do where a command ended with `how` and these last words; `None` if every
+/// program was found, or nothing says which was not.
 pub fn advice(how: &str, last_words: &str) -> Option<String> {
     if how != NOT_FOUND {
         return None;
@@ -94,7 +95,7 @@ pub fn advice(how: &str, last_words: &str) -> Option<String> {
     Some(format!("{name} is not on this machine: {how}"))
 }
 
-/// The program of which one line of a shell or of `env` says that it is not there.
+/// Returns the program that, by one line of a shell or of `env`, does not exist.
 fn named(line: &str) -> Option<&str> {
     const FOUND: [&str; 2] = [": command not found", ": not found"];
     let shell = || FOUND.iter().find_map(|end| line.strip_suffix(end));

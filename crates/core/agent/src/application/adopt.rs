@@ -1,5 +1,5 @@
-//! What an earlier process of this node left: claims in the store and processes under shims are
-//! matched, once, before anything is decided.
+//! The adoption of what an earlier process of this node left: claims in the store and processes
+//! under shims are matched, once, before anything is decided.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,7 @@ impl Application {
         }
     }
 
-    /// A claim whose process is gone, and its shim with it: a reboot, most likely.
+    /// Handles a claim whose process is gone, and its shim with it: a reboot, most likely.
     fn lost(&mut self, now: Timestamp, id: &IncarnationId, record: Incarnation, phase: Phase) {
         let launched = record.process.is_some();
         let serving = self.serving.as_ref() == Some(&record.release);
@@ -135,7 +135,7 @@ impl Application {
         process.record.reason = Some(why.into());
         let place = place_of(id);
         if let Some(slot) = self.slots.get_mut(&place) {
-            // Whoever took the place meanwhile keeps it.
+            // A node that took the place meanwhile keeps it.
             slot.claimed_at = slot.claimed_at.max(now);
         }
         self.count_failure(now, &place, &process, why, "");

@@ -3,7 +3,7 @@
 
 use super::contract::Mistake;
 
-/// What was seen, and what to do about it.
+/// Returns what was seen, and what to do about it.
 pub(super) fn advised(detail: &str, mistake: Mistake, framework: &str) -> String {
     match mistake {
         Mistake::Port => format!("{detail}: listen on $PORT{}", example(framework)),
@@ -12,16 +12,17 @@ pub(super) fn advised(detail: &str, mistake: Mistake, framework: &str) -> String
     }
 }
 
-/// Of a first process that ended with exit status 0 while others went on.
+/// What is said of a first process that ended with exit status 0 while others went on.
 pub(super) const BACKGROUND: &str = "went to the background: its first process ended with exit \
      status 0 while others went on; start it in the foreground (gunicorn without --daemon, nginx \
      with -g 'daemon off;', a shell's commands without '&', ...)";
 
-/// The process ended as if its work was done.
+/// What is said of a process that ended as if its work was done.
 pub(super) const FOR_GOOD: &str = "a process of an application has to go on: what ends by itself \
      belongs into a schedule ([[cron]] in cortex.toml), a release step or `cortex run`";
 
-/// By the names in `recipe_core::frameworks`; nothing where they say nothing about how it listens.
+/// Returns an example, by the framework's name in `recipe_core::frameworks`; empty if the name says
+/// nothing about how it listens.
 fn example(framework: &str) -> &'static str {
     match framework {
         "node" => ", for example app.listen(process.env.PORT, process.env.HOST)",

@@ -1,7 +1,8 @@
-//! Where a release is built. What is of use on other nodes as it is (an artefact) is built once, at
-//! the emptiest of those that are alike, and the others fetch it; a build that lacks a tool here is
-//! tried on another node. Whoever builds coordinates the rollout, so one that dies is replaced as
-//! any coordinator is. Asked by rollout and plan; decides, and moves nothing itself.
+//! The choice of the node that builds a release. What is of use on other nodes as it is (an
+//! artefact) is built once, at the emptiest of those that are alike, and the others fetch it; a
+//! build that lacks a tool here is tried on another node. The node that builds coordinates the
+//! rollout, so one that dies is replaced as any coordinator is. Asked by rollout and plan; decides,
+//! and moves nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,26 +12,30 @@ use model::{BuildId, NodeId, Release, ReleaseId, RolloutPhase, Timestamp};
 use super::rollout::Stage;
 use super::{Application, Build, Effect, Failure};
 
-/// Candidates are read from this node's own store: at once, or something is wrong with it.
+/// The time to wait for candidates. They are read from this node's own store: at once, or something
+/// is wrong with it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// As in placement: a node that is busier by less is no reason to go elsewhere.
+/// The percent by which another node must be emptier, as in placement: less is no reason to go
+/// elsewhere.
 const EMPTIER_BY_PERCENT: u32 = 10;
-/// A source that cannot be built on so many nodes is at fault itself.
+/// Nodes that try to build a source; one that cannot be built on so many is at fault itself.
 pub const BUILDERS_MAX: usize = 3;
-/// Packing writes the tree once, at most 2 GiB of it; longer is not worth waiting for.
+/// The time for sharing a build. Packing writes the tree once, at most 2 GiB of it; longer is not
+/// worth waiting for.
 const SHARE_WITHIN: Duration = Duration::from_secs(120);
-/// The artefact's record was written before the rollout's that tells of it, and may come after it.
+/// The time to wait for an artefact's record, which was written before the rollout's that tells of
+/// it and may come after it.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-/// Begins what is said of a release that was tried on several nodes.
+/// The beginning of what is said of a release that was tried on several nodes.
 pub(super) const NOWHERE: &str = "no node could build it";
 
 /// A node that might build, as its records say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub node: NodeId,
-    /// None where nothing is known of it.
+    /// The node's load; `None` if nothing is known of it.
     pub load_percent: Option<u32>,
-    /// What is built there runs here: the same kind of machine and system.
+    /// Whether what is built there runs here: it has the same kind of machine and system.
     pub alike: bool,
 }
 
@@ -38,7 +43,7 @@ pub struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     Open,
-    /// Candidates were asked for.
+    /// Candidates were asked for at this time.
     Asked(Timestamp),
     Made,
 }
@@ -46,11 +51,11 @@ pub(super) enum Choice {
 /// What is known of artefacts.
 #[derive(Debug, Default)]
 pub(super) struct Artefacts {
-    /// By builder: whether it runs on this node.
+    /// The builders of each build, and whether what they built runs on this node.
     known: BTreeMap<BuildId, BTreeMap<NodeId, bool>>,
-    /// Could not be had: those are built here.
+    /// The builds that could not be had: those are built here.
     lost: BTreeSet<BuildId>,
-    /// One that a rollout's record tells of and that is still to come, and since when.
+    /// The artefact that a rollout's record tells of and that is still to come, and since when.
     awaited: Option<(ReleaseId, Timestamp)>,
 }
 
@@ -66,7 +71,7 @@ impl Artefacts {
         }
     }
 
-    /// Another node's that runs here.
+    /// Returns another node whose artefact runs here.
     fn fitting(&self, build: &BuildId, own: &NodeId) -> Option<&NodeId> {
         let usable = |(builder, fits): &(&NodeId, &bool)| **fits && *builder != own;
         self.known.get(build)?.iter().find(usable).map(|(builder, _)| builder)
@@ -110,7 +115,7 @@ impl Application {
         }
     }
 
-    /// Whoever only follows waits a moment for the record of what was built elsewhere.
+    /// Has a node that only follows wait a moment for the record of what was built elsewhere.
     pub(super) fn await_artefact(&mut self, now: Timestamp) {
         let told = self.rollout.as_ref().filter(|rollout| {
             let theirs = rollout.built_on.as_ref().is_some_and(|node| *node != self.node);
@@ -128,20 +133,21 @@ impl Application {
         self.artefacts.awaited = release.map(|release| (release.clone(), since));
     }
 
-    /// Until when an artefact is waited for.
+    /// Returns until when an artefact is waited for.
     pub(super) fn artefact_until(&self, release: &ReleaseId) -> Option<Timestamp> {
         let (awaited, since) = self.artefacts.awaited.as_ref()?;
         (awaited == release).then(|| since.after(RECORD_WITHIN))
     }
 
-    /// What comes of its build is of use on other nodes, and there are some, or were.
+    /// Returns whether the release's build is of use on other nodes, and there are some, or were.
     fn is_shared(&self, release: &Release) -> bool {
         let recipe = &release.recipe;
         let worth = recipe.portable.is_some() && !recipe.build.is_empty() && !recipe.is_tied();
         worth && self.is_placed() && self.elsewhere.met
     }
 
-    /// True when something changed. Until it is decided where the target is built, nothing is.
+    /// Chooses where the target is built, and returns true if something changed. Until that is
+    /// decided, nothing is built.
     pub(super) fn choose_builder(&mut self, now: Timestamp, release: &Release) -> bool {
         let shared = self.is_shared(release);
         let Some(attempt) = &mut self.attempt else { return false };
@@ -200,7 +206,8 @@ impl Application {
         }
     }
 
-    /// A build failed here for want of a tool. True when other nodes may have it.
+    /// Looks for other nodes after a build failed here for want of a tool. Returns true if some may
+    /// have it.
     pub(super) fn ask_others(&mut self, now: Timestamp, failure: &Failure) -> bool {
         let target = self.attempt.as_ref().and_then(|a| self.releases.get(&a.target));
         let tied = target.is_none_or(|release| release.recipe.is_tied());
@@ -231,7 +238,8 @@ impl Application {
         self.emit_rollout(record);
     }
 
-    /// The target is built. True while it is made available to other nodes first.
+    /// Shares the target, which is built. Returns true while it is made available to other nodes
+    /// first.
     pub(super) fn share(&mut self, now: Timestamp, release: &Release) -> bool {
         if !self.is_shared(release) {
             return false;
@@ -254,7 +262,7 @@ impl Application {
         }
     }
 
-    /// True when it was: others build it themselves.
+    /// Returns whether sharing took too long, so that others build it themselves.
     pub(super) fn sharing_takes_too_long(&mut self, now: Timestamp, since: Timestamp) -> bool {
         let end = since.after(SHARE_WITHIN);
         if end > now {
@@ -263,7 +271,7 @@ impl Application {
         end <= now
     }
 
-    /// What whoever pushed should know although it serves.
+    /// Returns what the user who pushed should know although it serves.
     pub(super) fn unable(&self) -> Option<String> {
         let rollout = self.rollout.as_ref().filter(|rollout| !rollout.unable.is_empty())?;
         Some(format!("not every node could build it: {}", told(&rollout.unable)))
@@ -275,12 +283,12 @@ fn told(unable: &BTreeMap<NodeId, String>) -> String {
     unable.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Unknown is as busy as can be.
+/// Returns the load of a candidate; an unknown one counts as the highest.
 fn load(candidate: &Candidate) -> u32 {
     candidate.load_percent.unwrap_or(u32::MAX)
 }
 
-/// Another node than this one, where it is emptier by far.
+/// Returns another node than this one, if one is much emptier.
 fn emptiest(own: &NodeId, candidates: &[Candidate]) -> Option<NodeId> {
     let here = candidates.iter().find(|one| one.node == *own).map(load)?;
     let others = candidates.iter().filter(|one| one.node != *own && one.alike);

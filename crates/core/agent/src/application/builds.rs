@@ -6,12 +6,13 @@ use model::{BuildId, Release, ReleaseId};
 
 use super::{Application, Build, Effect};
 
-/// Rolling back further is rare; a build of a large application takes hundreds of megabytes.
+/// Builds that are kept. Rolling back further is rare; a build of a large application takes
+/// hundreds of megabytes.
 pub const BUILDS_KEPT: usize = 5;
 
 impl Application {
-    /// Another build has taken over: what the one before wrote into its own tree stays behind, on
-    /// each node that has it.
+    /// Names what a build wrote into its own tree once another build has taken over: it stays
+    /// behind, on each node that has it.
     pub(super) fn name_written(&mut self) {
         if self.serving == self.served {
             return;
@@ -26,8 +27,8 @@ impl Application {
         }
     }
 
-    /// Which builds stay on this node's disk. Those that run or may run at any moment come first,
-    /// then what a rollback would go to, the newest first.
+    /// Decides which builds stay on this node's disk. Those that run or may run at any moment come
+    /// first, then what a rollback would go to, the newest first.
     pub(super) fn prune(&mut self) {
         if self.is_ending() {
             return;
@@ -58,13 +59,13 @@ impl Application {
         }
     }
 
-    /// The build that a release runs. Of one whose record is not known, its own.
+    /// Returns the build that a release runs; the release's own if its record is not known.
     pub(super) fn build_of(&self, release: &ReleaseId) -> BuildId {
         let known = self.releases.get(release).map(Release::build_id);
         known.unwrap_or_else(|| BuildId::Of(release.clone()))
     }
 
-    /// How far the build of a release is.
+    /// Returns how far the build of a release is.
     pub(super) fn build_state(&self, release: &ReleaseId) -> Option<&Build> {
         self.builds.get(&self.build_of(release))
     }

@@ -1,4 +1,4 @@
-//! What the application's machine hears and what it asks for. Data alone.
+//! The events and effects of the application's machine. Data alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use model::{
 use super::building::Candidate;
 use crate::placement::Hold;
 
-/// Which process exactly: a slot's place and the incarnation in it.
+/// The exact process: a slot's place and the incarnation in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IncarnationId {
     pub instance: InstanceId,
@@ -24,7 +24,7 @@ pub struct IncarnationId {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Records as they are in the store now; none when deleted. At start the actor feeds all of
+    /// Records as they are in the store now; `None` if deleted. At start the actor feeds all of
     /// them, then `Adopted`; only then does the machine decide anything.
     Spec(Option<ApplicationSpec>),
     Release(ReleaseId, Option<Release>),
@@ -33,68 +33,68 @@ pub enum Event {
     Claim(InstanceId, Claim),
     /// Another node's claim on one of the application's slots.
     Other(InstanceId, NodeId, Option<Claim>),
-    /// Which nodes count as alive, this one included.
+    /// The nodes that count as alive, this one included.
     Live(BTreeSet<NodeId>),
     /// The places that this node runs, from placement. A node that never hears of any runs all.
     Places(BTreeMap<(ProcessType, model::Slot), Hold>),
-    /// Who has the files of the persistent paths.
+    /// The node that has the files of the persistent paths.
     Holder(Option<Holder>),
     /// This node's checker's verdict.
     Verdict(InstanceId, Option<Verdict>),
-    /// Which processes of this application the shims on this node hold.
+    /// The processes of this application that the shims on this node hold.
     Adopted(Vec<Adopted>),
 
-    /// Answer to `Build`.
+    /// The answer to `Build`.
     Built {
         release: ReleaseId,
         result: Result<(), Failure>,
     },
-    /// Answer to `Fetch`; an error says why it could not be had.
+    /// The answer to `Fetch`; an error says why it could not be had.
     Fetched {
         release: ReleaseId,
         result: Result<(), String>,
     },
-    /// Answer to `Share`.
+    /// The answer to `Share`.
     Shared {
         release: ReleaseId,
         result: Result<(), String>,
     },
-    /// Answer to `FindBuilders`: all nodes with an agent that may be given something.
+    /// The answer to `FindBuilders`: all nodes with an agent that may be given something.
     Builders {
         release: ReleaseId,
         candidates: Vec<Candidate>,
     },
-    /// What `builder` built can be fetched, and whether it runs here; none when it is gone.
+    /// What `builder` built can be fetched, and whether it runs here; `None` if it is gone.
     Artefact {
         build: BuildId,
         builder: NodeId,
         fits: Option<bool>,
     },
-    /// Answer to `RunReleaseSteps`.
+    /// The answer to `RunReleaseSteps`.
     Released {
         release: ReleaseId,
         result: Result<(), Failure>,
     },
-    /// Answer to `Start`: the process exists. `Exited` follows once, whenever that is.
+    /// The answer to `Start` where the process exists. `Exited` follows once, whenever that is.
     Started {
         id: IncarnationId,
         process: ProcessIdentity,
         port: Option<u16>,
         ports: InstancePorts,
     },
-    /// Answer to `Start`: no process came into being.
+    /// The answer to `Start` where no process came into being.
     StartFailed {
         id: IncarnationId,
         why: String,
     },
-    /// Answers to `AwaitHealthy`. `warning` names an address other than loopback that was bound;
+    /// The answer to `AwaitHealthy`. `warning` names an address other than loopback that was bound;
     /// `remark` says what is odd about its first answer.
     Healthy {
         id: IncarnationId,
         warning: Option<String>,
         remark: Option<String>,
     },
-    /// Not healthy yet; repeated when the detail changes. The machine keeps the time limit.
+    /// It is not healthy yet; repeated when the detail changes. The machine keeps the time limit.
     NotYetHealthy {
         id: IncarnationId,
         detail: String,
@@ -111,16 +111,16 @@ pub enum Event {
         id: IncarnationId,
         exit: Exit,
     },
-    /// The router sends nothing there any more and nothing is in flight.
+    /// The router no longer sends anything there and nothing is in flight.
     Drained {
         id: IncarnationId,
     },
-    /// Resident memory of the whole process tree.
+    /// The resident memory of the whole process tree.
     Memory {
         id: IncarnationId,
         bytes: u64,
     },
-    /// `cortex down`: stop everything, start nothing.
+    /// `cortex down`: everything is stopped, nothing started.
     Shutdown,
 }
 
@@ -142,36 +142,38 @@ pub struct Adopted {
     pub process: ProcessIdentity,
     pub port: Option<u16>,
     pub ports: InstancePorts,
-    /// Set when it ended while nobody listened.
+    /// The end of the process, if that came while nobody listened.
     pub exit: Option<Exit>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
-    /// For people: "exit status 1", "killed by signal 9".
+    /// The end in words for people: "exit status 1", "killed by signal 9".
     pub how: String,
-    /// Exit status 0.
+    /// Whether it was exit status 0.
     pub success: bool,
-    /// As a shell counts it: 128 and the number of the signal that killed it.
+    /// The status as a shell counts it: 128 and the number of the signal that killed it.
     pub code: Option<u8>,
     /// The end of its output.
     pub last_words: String,
-    /// Its shim stopped it, as no node process spoke to it for longer than the lease.
+    /// Whether its shim stopped it, as no node process spoke to it for longer than the lease.
     pub lease_over: bool,
-    /// Its shim stopped it, as it took more than it may: what of it, "used more than 512 MB".
+    /// What it exceeded, if its shim stopped it for taking more than it may: "used more than 512
+    /// MB".
     pub over_cap: Option<String>,
-    /// Its first process ended by itself with exit status 0 while others of its tree went on.
+    /// Whether its first process ended by itself with exit status 0 while others of its tree went
+    /// on.
     pub background: bool,
 }
 
-/// Why a build or release step failed.
+/// The reason why a build or release step failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// One sentence: "Installing gems failed with exit status 1".
+    /// The reason in one sentence: "Installing gems failed with exit status 1".
     pub why: String,
     /// The end of the step's output.
     pub last_words: String,
-    /// A program is missing on this machine: another one may have it.
+    /// Whether a program is missing on this machine: another one may have it.
     pub lacks_tool: bool,
 }
 
@@ -190,7 +192,7 @@ pub enum Effect {
     Share {
         release: Release,
     },
-    /// Which nodes could build it, and how busy they are.
+    /// Find out which nodes could build it, and how busy they are.
     FindBuilders {
         release: ReleaseId,
     },
@@ -198,15 +200,15 @@ pub enum Effect {
     RunReleaseSteps {
         release: Release,
     },
-    /// Start one process of a built release. Web processes get a free port, and each one those
-    /// that the release names for it.
+    /// Start one process of a built release. Each web process gets a free port, and each process
+    /// those that the release names for it.
     Start {
         id: IncarnationId,
         release: Release,
         process: ProcessType,
     },
     /// Probe until healthy or the process exits: the ports bound by the process's tree, then the
-    /// HTTP path where set, otherwise any answer over HTTP or a settling time. Without a port
+    /// HTTP path if set, otherwise any answer over HTTP or a settling time. Without a port
     /// (workers): alive for a second.
     AwaitHealthy {
         id: IncarnationId,
@@ -215,23 +217,23 @@ pub enum Effect {
         health: Health,
         protocol: InstanceProtocol,
     },
-    /// SIGTERM to the whole tree, SIGKILL after `grace`. `Exited` follows.
+    /// Send SIGTERM to the whole tree, SIGKILL after `grace`. `Exited` follows.
     Stop {
         id: IncarnationId,
         grace: Duration,
     },
-    /// The exit was taken note of: what the shim left on disk may go.
+    /// Remove what the shim left on disk, as the exit was taken note of.
     Forget {
         id: IncarnationId,
     },
-    /// Durable before the next effect.
+    /// Write the claim, durably before the next effect.
     WriteClaim {
         instance: InstanceId,
         claim: Option<Claim>,
     },
     WriteRollout(Rollout),
     WriteHolder(Holder),
-    /// Kept as long as the release, whatever is rolled out later.
+    /// Write the outcome, which is kept as long as the release, whatever is rolled out later.
     WriteOutcome {
         release: ReleaseId,
         outcome: Outcome,
@@ -242,11 +244,11 @@ pub enum Effect {
         from: ReleaseId,
         to: ReleaseId,
     },
-    /// What was to run here cannot be prepared or started here.
+    /// Say that what was to run here cannot be prepared or started here.
     Unfit,
-    /// That was said of a release that is not wanted any more.
+    /// Say that what was unfit is no longer wanted.
     Fit,
-    /// One line for people, into the application's own log.
+    /// Write one line for people into the application's own log.
     Note(String),
     /// Say in the application's log what `old` wrote into the tree of its build, as `new` has
     /// another one.
@@ -254,12 +256,12 @@ pub enum Effect {
         old: Release,
         new: Release,
     },
-    /// All other builds may be removed. The first `needed` of those to keep run or are about to,
+    /// Remove all other builds, if needed. The first `needed` of those to keep run or are about to,
     /// the others are for rollbacks as far as there is room, the likeliest first.
     PruneBuilds {
         keep: Vec<BuildId>,
         needed: usize,
     },
-    /// After `Shutdown` or the deletion of the specification: nothing runs here any more.
+    /// Say, after `Shutdown` or the deletion of the specification, that nothing runs here any more.
     AllStopped,
 }

@@ -9,7 +9,7 @@ use super::rollout::REQUEST_WAIT_MAX;
 use super::{Application, Effect};
 
 impl Application {
-    /// Whether a release is not known to be of another application of this name.
+    /// Returns whether a release is not known to be of another application of this name.
     fn owns(&self, release: &ReleaseId) -> bool {
         !self.foreign.contains_key(release)
     }
@@ -18,19 +18,20 @@ impl Application {
         record.is_of_another(self.spec.as_ref().map(|spec| spec.created_at))
     }
 
-    /// Whatever this node writes of a rollout says which application it is of.
+    /// Writes a rollout; each that this node writes says which application it is of.
     pub(super) fn emit_rollout(&mut self, record: Rollout) {
         let created_at = self.spec.as_ref().map(|spec| spec.created_at);
         self.emit(Effect::WriteRollout(Rollout { created_at, ..record }));
     }
 
-    /// The record is of another application. This one's is written again where it serves, unless
-    /// it is this one that was destroyed: then its specification goes within a moment.
+    /// Waits before it puts right a record of another application. This application's record is
+    /// written again if it serves, unless it is this one that was destroyed: then its specification
+    /// goes within a moment.
     pub(super) fn wait_for_word(&mut self, now: Timestamp) {
         self.outdated = self.outdated.map(|_| now.after(REQUEST_WAIT_MAX));
     }
 
-    /// A rollout as it is without another application's releases.
+    /// Returns a rollout without another application's releases.
     pub(super) fn own_part(&self, record: Rollout) -> Rollout {
         if self.is_foreign(&record) {
             let (phase, created_at) = (RolloutPhase::Done, None);

@@ -1,4 +1,4 @@
-//! What other nodes have of the application: their claims, who of them lives, who has its files,
+//! What other nodes have of the application: their claims, which of them live, which has its files,
 //! and this node's own places among all. Decides nothing; read by plan and rollout.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::placement::Hold;
 pub(super) struct Elsewhere {
     claims: BTreeMap<(Place, NodeId), Claim>,
     pub live: BTreeSet<NodeId>,
-    /// Others lived at some time: they may come back.
+    /// Whether others lived at some time: they may come back.
     pub met: bool,
     pub holder: Option<Holder>,
 }
@@ -31,7 +31,7 @@ impl Elsewhere {
         }
     }
 
-    /// On nodes that live.
+    /// Returns the incarnations on nodes that live.
     fn incarnations(&self) -> impl Iterator<Item = (&Place, &NodeId, &Incarnation)> {
         let live = self.claims.iter().filter(|((_, node), _)| self.live.contains(node));
         live.flat_map(|((place, node), claim)| {
@@ -47,14 +47,14 @@ impl Elsewhere {
         self.ready(release).any(|((at, _), _)| at == process)
     }
 
-    /// Places whose processes are ready, each with what is odd about its first answer.
+    /// Returns the places whose processes are ready, each with what is odd about its first answer.
     pub fn ready(&self, release: &ReleaseId) -> impl Iterator<Item = (&Place, Option<&str>)> {
         self.incarnations()
             .filter(move |(_, _, one)| one.release == *release && one.state == InstanceState::Ready)
             .map(|(place, _, one)| (place, one.remark.as_deref()))
     }
 
-    /// Releases of which something runs on other nodes.
+    /// Returns the releases of which something runs on other nodes.
     pub fn running(&self) -> impl Iterator<Item = &ReleaseId> {
         let lives = |state| !matches!(state, InstanceState::Stopped | InstanceState::Crashed);
         self.incarnations()
@@ -62,7 +62,7 @@ impl Elsewhere {
             .map(|(.., one)| &one.release)
     }
 
-    /// What other nodes failed at, for people.
+    /// Returns what other nodes failed at, for people.
     pub fn failures(&self, release: &ReleaseId) -> BTreeMap<NodeId, String> {
         let failures = self.incarnations().filter_map(|((process, slot), node, one)| {
             let ended = u32::from(one.state == InstanceState::Crashed);
@@ -73,14 +73,14 @@ impl Elsewhere {
         failures.collect()
     }
 
-    /// Nodes that live and have a claim on any of its slots.
+    /// Returns the nodes that live and have a claim on any of its slots.
     pub fn claimants(&self) -> impl Iterator<Item = &NodeId> {
         self.claims.keys().map(|(_, node)| node).filter(|node| self.live.contains(*node))
     }
 }
 
 impl Application {
-    /// A place is on record as this node's before anything is started in it.
+    /// Claims this node's places: each is on record before anything is started in it.
     pub(super) fn claim_places(&mut self, now: Timestamp) {
         let ending = self.is_ending();
         for (place, slot) in &mut self.slots {
@@ -101,12 +101,12 @@ impl Application {
         self.held.as_ref().is_none_or(|held| held.contains_key(place))
     }
 
-    /// Nodes beside this one may run it.
+    /// Returns whether nodes beside this one may run it.
     pub(super) fn is_placed(&self) -> bool {
         self.held.is_some()
     }
 
-    /// The release that another node rolls out, once its processes are to start.
+    /// Returns the release that another node rolls out, once its processes are to start.
     pub(super) fn followed(&self) -> Option<&ReleaseId> {
         let rollout = self.rollout.as_ref().filter(|_| self.attempt.is_none())?;
         let starting = rollout.phase == model::RolloutPhase::Starting;
@@ -114,25 +114,26 @@ impl Application {
         rollout.target.as_ref().filter(|_| starting && theirs && self.is_placed())
     }
 
-    /// Nothing here depends on what other nodes have.
+    /// Returns whether nothing here depends on what other nodes have.
     pub(super) fn is_indifferent(&self) -> bool {
         let apart = |release: &model::Release| release.settings.rollout == RolloutMode::StopFirst;
         let waits = self.attempt.is_some() || self.watched.is_some() || self.followed().is_some();
         !waits && !self.releases.values().any(apart)
     }
 
-    /// The first in line of those that live.
+    /// Returns whether this node is the first of those that live.
     pub(super) fn is_first_alive(&self) -> bool {
         self.elsewhere.live.first().is_none_or(|first| *first >= self.node)
     }
 
-    /// The node that has its files, when that is another one.
+    /// Returns the node that has its files, if that is another one.
     pub(super) fn held_by_other(&self) -> Option<&NodeId> {
         let holder = self.elsewhere.holder.as_ref().map(|holder| &holder.node);
         holder.filter(|holder| **holder != self.node)
     }
 
-    /// The first rollout of a release with persistent paths makes its files here.
+    /// Takes hold of the files: the first rollout of a release with persistent paths makes them
+    /// here.
     pub(super) fn hold_files(&mut self, now: Timestamp) {
         if !self.is_placed() || self.elsewhere.holder.is_some() {
             return;
@@ -148,7 +149,7 @@ impl Application {
     }
 }
 
-/// As the claim says it.
+/// Returns the offer as the claim says it.
 pub(super) fn offer_of(hold: Option<Hold>) -> Option<model::instance::Offer> {
     match hold {
         Some(Hold::Offered(offer)) => Some(offer),

@@ -1,6 +1,6 @@
 //! The first start of a release, one process after the other: an application that makes its
-//! database, its tables or its caches when it starts does so once, and nobody else is in its way.
-//! Asked by plan.
+//! database, its tables or its caches when it starts does so once, with no other process in its
+//! way. Asked by plan.
 //!
 //! That holds for every release and on all nodes together, also where release steps are known or
 //! nothing is persistent: what an application does at its start is in its code, where nothing here
@@ -14,8 +14,8 @@ use super::plan::{Role, all_places};
 use super::slot::{Phase, Place, Process};
 use crate::mutants;
 
-/// A process type's first instance starts alone, web before the others; the rest of a type follows
-/// once one of it is ready.
+/// Returns whether a place may start now: a process type's first instance starts alone, web before
+/// the others; the rest of a type follows once one of it is ready.
 pub(super) fn is_its_turn(app: &Application, place: &Place, role: &Role) -> bool {
     let Some(release) = app.releases.get(&role.release).filter(|_| role.target) else {
         return true;
@@ -27,14 +27,14 @@ pub(super) fn is_its_turn(app: &Application, place: &Place, role: &Role) -> bool
     let wanted = all_places(app, release);
     let firsts = wanted.iter().filter(|(process, _)| unproven(&process));
     let next = firsts.min_by_key(|(process, slot)| (!process.is_web(), process, *slot));
-    // One that failed may still be at it.
+    // A process that failed may still be at it.
     let busy = |process: &Process| process.record.release == release.id && !process.is_ready();
     let mut living = app.slots.iter().filter(|((process, _), _)| unproven(&process));
     let others = living.any(|(_, slot)| slot.living.iter().any(busy));
     next == Some(place) && !others
 }
 
-/// One process of this type of the release has become ready.
+/// Returns whether one process of this type of the release has become ready.
 fn is_proven(app: &Application, release: &Release, process: &ProcessType) -> bool {
     let here = app.slots.iter().any(|(place, slot)| {
         place.0 == *process && slot.current_of(&release.id).any(|one| one.phase == Phase::Ready)

@@ -1,5 +1,5 @@
-//! What has to happen now for the observed to become the desired, as a list of steps, and when to
-//! look again. Only reads the machine's state; the steps are too simple to go wrong.
+//! The plan: what has to happen now for the observed to become the desired, as a list of steps, and
+//! when to look again. Only reads the machine's state; the steps are too simple to go wrong.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,17 +14,20 @@ use super::{Application, Stage};
 use crate::mutants;
 use crate::placement;
 
-/// A long answer may finish; a client that never reads may not hold an old release for ever.
+/// The time for draining. A long answer may finish; a client that never reads may not hold an old
+/// release for ever.
 pub const DRAIN_MAX: Duration = Duration::from_secs(30);
-/// Between the order to start and the existence of a process: a busy disk may take seconds.
+/// The time between the order to start and the existence of a process: a busy disk may take
+/// seconds.
 pub const LAUNCH_MAX: Duration = Duration::from_secs(30);
-/// A stop that was not answered so long after its grace is ordered again.
+/// The time after its grace at which a stop that was not answered is ordered again.
 pub const STOP_REPEAT: Duration = Duration::from_secs(10);
-/// Most instances are ready before; who waits longer is told why.
+/// The time after which a user who waits is told why; most instances are ready before.
 const TELL_AFTER: Duration = Duration::from_secs(3);
-/// A listener that is gone this long does not come back by itself.
+/// The time after which a listener that is gone is not expected to come back by itself.
 pub const GONE_PATIENCE: Duration = Duration::from_secs(2);
-/// A database's hiccup should not restart what depends on it.
+/// The time for which an instance may fail: a database's hiccup should not restart what depends on
+/// it.
 pub const FAILING_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub(super) enum Step {
         release: ReleaseId,
         restart: u32,
     },
-    /// Out of traffic, then stopped.
+    /// Takes it out of traffic, then stops it.
     Retire {
         place: Place,
         generation: Generation,
@@ -44,24 +47,24 @@ pub(super) enum Step {
         place: Place,
         generation: Generation,
     },
-    /// It did not become healthy in time.
+    /// Stops it, as it did not become healthy in time.
     GiveUp {
         place: Place,
         generation: Generation,
         why: String,
     },
-    /// Ready by its own account, unusable by the checker's.
+    /// Has it replaced: it is ready by its own account, unusable by the checker's.
     Distrust {
         place: Place,
         generation: Generation,
         why: String,
     },
-    /// The checker changed its mind.
+    /// Keeps it, as the checker changed its mind.
     Trust {
         place: Place,
         generation: Generation,
     },
-    /// It takes its time: everybody may know what is missing.
+    /// Says what is missing where everybody may read it, as it takes its time.
     Tell {
         place: Place,
         generation: Generation,
@@ -74,7 +77,8 @@ pub(super) enum Step {
 pub(super) struct Role {
     pub release: ReleaseId,
     pub restart: u32,
-    /// Not serving yet: failures are the rollout's business, and restarts wait until it serves.
+    /// Whether it does not serve yet: failures are the rollout's business, and restarts wait until
+    /// it serves.
     pub target: bool,
     pub places: BTreeSet<Place>,
 }
@@ -89,7 +93,7 @@ impl Role {
 pub(super) struct Plan {
     pub steps: Vec<Step>,
     pub wake: Option<Timestamp>,
-    /// Process types in which a slot was chosen to be replaced.
+    /// The process types in which a slot was chosen to be replaced.
     granted: BTreeSet<ProcessType>,
 }
 
@@ -112,7 +116,7 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
     plan
 }
 
-/// The places of a release's processes in the whole cluster, as far as users want them.
+/// Returns the places of a release's processes in the whole cluster, as far as users want them.
 pub(super) fn all_places(app: &Application, release: &Release) -> BTreeSet<Place> {
     let Some(spec) = &app.spec else { return BTreeSet::new() };
     let mut places = BTreeSet::new();
@@ -162,7 +166,8 @@ pub(super) fn stop_grace(app: &Application, release: &ReleaseId) -> Duration {
     Duration::from_millis(settings.map_or(STOP_GRACE_MS_DEFAULT, |s| s.stop_grace_ms))
 }
 
-/// Connections that are no requests may last, and only the release knows how long is worth while.
+/// Returns the time for draining. Connections that are no requests may last, and only the release
+/// knows how long is worthwhile.
 fn drain_max(app: &Application, process: &Process) -> Duration {
     let grace = || stop_grace(app, &process.record.release);
     match (process.record.port, process.record.ports.is_empty()) {
@@ -177,7 +182,7 @@ impl Plan {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// True when the time has come; otherwise looks again then.
+    /// Returns true when the time has come; otherwise plans to look again then.
     fn is_over(&mut self, now: Timestamp, since: Timestamp, limit: Duration) -> bool {
         let end = since.after(limit);
         if end > now {
@@ -261,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// Everything stops; nothing starts.
+    /// Stops everything; starts nothing.
     fn end(&mut self, app: &Application) {
         for (place, slot) in &app.slots {
             for process in &slot.living {
@@ -341,8 +346,8 @@ impl Plan {
         }
     }
 
-    /// One slot of a process type at a time, the lowest first; one that goes before its successor
-    /// is there waits until all others are.
+    /// Returns whether a slot may be replaced: one of a process type at a time, the lowest first.
+    /// One that goes before its successor is there waits until all others are ready.
     fn may_replace(&mut self, app: &Application, place: &Place, role: &Role, apart: bool) -> bool {
         let others = role.places.iter().filter(|other| other.0 == place.0 && *other != place);
         let busy = others.into_iter().any(|other| {
@@ -382,7 +387,8 @@ impl Plan {
     }
 }
 
-/// Releases that cannot overlap do not; nor do a process that holds too much and its successor.
+/// Returns whether a process must wait for others: releases that must not overlap do not, nor do a
+/// process that holds too much and its successor.
 fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
     let apart = mode(app, &role.release) == RolloutMode::StopFirst;
     let beside = slot.living.iter().any(|process| {
@@ -398,7 +404,8 @@ fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
         let newer = other.max(&role.release);
         *other != role.release && mode(app, newer) == RolloutMode::StopFirst
     });
-    // What a stray was started for is not known: maybe a newer one that stands nobody beside it.
+    // What a stray was started for is not known: maybe a newer release that allows no other beside
+    // it.
     let mut newer = app.releases.keys().filter(|other| **other > role.release);
     let alone = |id: &ReleaseId| mode(app, id) == RolloutMode::StopFirst;
     let stray = !app.strays.is_empty() && (apart || newer.any(alone));

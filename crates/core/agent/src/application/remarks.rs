@@ -1,5 +1,5 @@
-//! What is odd about the first answers of a release: said where all of its HTTP processes have it,
-//! on this node and on others. Asked when a rollout ends.
+//! Remarks on what is odd about the first answers of a release: made where all of its HTTP
+//! processes have it, on this node and on others. Asked when a rollout ends.
 
 use model::ReleaseId;
 
@@ -7,8 +7,8 @@ use super::Application;
 use super::slot::Place;
 
 impl Application {
-    /// The remark of the first place. There is none where some answer well, or where the router
-    /// itself answers `/`.
+    /// Returns the remark of the first place; `None` if some answer well, or the router itself
+    /// answers `/`.
     pub(super) fn remark(&self, release: &ReleaseId) -> Option<String> {
         let record = self.releases.get(release)?;
         if record.recipe.statics.iter().any(|statics| statics.prefix == "/") {

@@ -1,6 +1,6 @@
-//! How a release comes to serve: built, released, started beside the old one (or after it), and
-//! switched to by one write when every process is healthy. Owns the attempt under way; a failed one
-//! leaves what served. Driven by the application's machine.
+//! The rollout: how a release comes to serve. It is built, released, started beside the old one (or
+//! after it), and switched to by one write when every process is healthy. Owns the attempt under
+//! way; a failed one leaves what served. Driven by the application's machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,17 +16,18 @@ use crate::lease::{LEASE, LEASE_GRACE};
 use crate::mutants;
 use crate::placement::UNHEARD_MAX;
 
-/// A release whose processes end at once fails within a second or two, not at the time limit; one
-/// exit alone may be bad luck.
+/// Exits after which a release fails: within a second or two, not at the time limit; one alone may
+/// be bad luck.
 pub const EXITS_MAX: u32 = 2;
-/// The record of a release travels beside the request for it; without it there is nothing to do.
+/// The time to wait for a release's record, which travels beside the request for it; without it
+/// there is nothing to do.
 pub const RELEASE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// The request is written right after the release's record; later than that it was overwritten by a
-/// write of ours that crossed it.
+/// The time to wait for a request, which is written right after the release's record; later than
+/// that it was overwritten by a write of ours that crossed it.
 pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
-/// A coordinator whose node process is only restarted is back by then, and goes on itself.
+/// The time after which a coordinator is replaced; a restarted node process is back by then.
 pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
-/// A write takes less than this to reach everybody, as a rule.
+/// The time in which a write reaches everybody, as a rule.
 const RESTORE_STEP: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,18 +44,18 @@ pub(super) enum Stage {
 pub(super) struct Attempt {
     pub target: ReleaseId,
     pub stage: Stage,
-    /// When the stage began.
+    /// The time at which the stage began.
     pub since: Timestamp,
-    /// Where it is built.
+    /// The choice of the node that builds it.
     pub choice: Choice,
     /// What the build lacks here, until it is known who else could try.
     pub lacking: Option<Failure>,
     pub exits: BTreeMap<Place, u32>,
-    /// For whoever pushed; the first is enough, as all instances are alike.
+    /// A warning for the user who pushed; the first is enough, as all instances are alike.
     pub warning: Option<String>,
-    /// Nodes that cannot start it: why, and the last words of what ended there.
+    /// The nodes that cannot start it: why, and the last words of what ended there.
     pub failed: BTreeMap<NodeId, (String, String)>,
-    /// When the last of them was heard of.
+    /// The time at which the last of them was heard of.
     pub failed_at: Timestamp,
 }
 
@@ -75,12 +76,12 @@ impl Attempt {
     }
 }
 
-/// What the shell stores for a rollout that the machine wrote: a command's request that the machine
-/// has not seen yet is never lost, and `serving` is the coordinator's alone.
+/// Returns what the shell stores for a rollout that the machine wrote: a command's request that the
+/// machine has not seen yet is never lost, and `serving` is the coordinator's alone.
 pub fn merge(stored: Option<Rollout>, ours: Rollout) -> Rollout {
     match stored {
         Some(other) if other.is_of_another(ours.created_at) => ours,
-        // It was replaced as coordinator, and a newer release serves meanwhile.
+        // This node was replaced as coordinator, and a newer release serves meanwhile.
         Some(newer) if newer.serving > ours.serving && fenced() => {
             if ours.target > newer.serving {
                 return Rollout { serving: newer.serving, ..ours };
@@ -96,14 +97,14 @@ pub fn merge(stored: Option<Rollout>, ours: Rollout) -> Rollout {
     }
 }
 
-/// Releases are numbered upwards, a rollback too: what serves is never replaced by an older one.
+/// Returns whether what serves is never replaced by an older release; a rollback has a new number.
 fn fenced() -> bool {
     !mutants::active(mutants::UNFENCED_RELEASES)
 }
 
 impl Application {
     pub(super) fn rollout_changed(&mut self, now: Timestamp, record: Option<Rollout>) {
-        // Anything but what this node wrote itself decides what it goes on with.
+        // Any record but what this node wrote itself decides what it goes on with.
         self.returned = self.returned.filter(|_| {
             record.as_ref().is_some_and(|record| {
                 record.coordinator == self.node && record.phase != RolloutPhase::Requested
@@ -142,7 +143,7 @@ impl Application {
         }
     }
 
-    /// A coordinator that was replaced and came back may say that its release serves.
+    /// Fences off a coordinator that was replaced and came back and says that its release serves.
     fn fence(&mut self, now: Timestamp, record: Rollout) -> Rollout {
         let since = self.outdated.take();
         if !self.is_placed() || record.phase == RolloutPhase::Requested || !fenced() {
@@ -162,8 +163,8 @@ impl Application {
         Rollout { serving: Some(newer), ..record }
     }
 
-    /// Puts right what an outdated coordinator wrote. One after the other, as any of those that
-    /// live may be the only one to know.
+    /// Writes again what an outdated coordinator overwrote. The nodes do so one after the other, as
+    /// any of those that live may be the only one to know.
     fn restore_serving(&mut self, now: Timestamp) -> bool {
         let Some(since) = self.outdated else { return false };
         let before = self.elsewhere.live.iter().filter(|node| **node < self.node).count();
@@ -187,7 +188,8 @@ impl Application {
         true
     }
 
-    /// The coordinator is gone in the middle of it: the first of those that live goes on.
+    /// Replaces a coordinator that is gone in the middle of it: the first of those that live goes
+    /// on.
     fn replace_coordinator(&mut self, now: Timestamp) -> bool {
         let orphan = self.rollout.as_ref().filter(|rollout| {
             let under_way = !matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
@@ -205,8 +207,8 @@ impl Application {
         }
         let steps_ran = orphan.is_some_and(|rollout| rollout.phase == RolloutPhase::Starting);
         let migrates = self.migrates(target);
-        // Its machine may live, and a step that it began, perhaps unheard, with it: two of them at
-        // once could spoil data.
+        // The coordinator's machine may live, and a step that it began, perhaps unheard, with it:
+        // two of them at once could spoil data.
         let waits = migrates && !steps_ran;
         let patience = if waits { LEASE + LEASE_GRACE } else { TAKE_OVER_AFTER };
         let since = *self.orphaned.get_or_insert(now);
@@ -226,7 +228,7 @@ impl Application {
         true
     }
 
-    /// Its files are on another node, which is where its release steps run.
+    /// Hands the rollout to the node that has its files, which is where its release steps run.
     fn hand_over(&mut self, now: Timestamp) -> bool {
         let Some(holder) = self.held_by_other().cloned() else { return false };
         self.attempt = None;
@@ -240,7 +242,8 @@ impl Application {
         true
     }
 
-    /// Another node may have gone on meanwhile: where release steps run, it is asked first.
+    /// Returns to the rollout of an earlier process. Another node may have gone on meanwhile: where
+    /// release steps run, it is asked first.
     pub(super) fn return_to_rollout(&mut self, now: Timestamp) {
         let Some(record) = &self.rollout else { return };
         let under_way = matches!(record.phase, RolloutPhase::Building | RolloutPhase::Releasing);
@@ -253,13 +256,13 @@ impl Application {
         }
     }
 
-    /// Whether a release has steps of its own, as far as is known.
+    /// Returns whether a release has steps of its own, as far as is known.
     fn migrates(&self, target: Option<&ReleaseId>) -> bool {
         let release = target.and_then(|id| self.releases.get(id));
         release.is_none_or(|release| !release.recipe.release.is_empty())
     }
 
-    /// True when it went on with what an earlier process was about.
+    /// Returns true if it went on with what an earlier process was about.
     fn resume_when_heard(&mut self, now: Timestamp) -> bool {
         let Some(until) = self.returned else { return false };
         let alone = self.elsewhere.live.iter().eq([&self.node]);
@@ -272,7 +275,7 @@ impl Application {
         true
     }
 
-    /// What an earlier process of this node was about when it ended.
+    /// Goes on with what an earlier process of this node was about when it ended.
     pub(super) fn resume_rollout(&mut self, now: Timestamp) {
         let Some(record) = &self.rollout else { return };
         self.serving = record.serving.clone();
@@ -308,7 +311,8 @@ impl Application {
         }
     }
 
-    /// What was pushed here may be built elsewhere; what was handed to this node is built here.
+    /// Leaves open where a release pushed here is built; what was handed to this node is built
+    /// here.
     fn open_choice(&mut self) {
         let tried = self.rollout.as_ref().is_some_and(|rollout| !rollout.unable.is_empty());
         let attempt = self.attempt.as_mut().filter(|a| a.target.node == self.node && !tried);
@@ -317,7 +321,7 @@ impl Application {
         }
     }
 
-    /// True when something changed.
+    /// Goes on with the rollout and returns true if something changed.
     pub(super) fn advance_rollout(&mut self, now: Timestamp) -> bool {
         if self.is_ending() {
             return false;
@@ -406,9 +410,10 @@ impl Application {
         true
     }
 
-    /// A command's request and our own write may cross. The release's record says all the same that
-    /// it was asked for; the node that made it coordinates its rollout. Without any rollout nothing
-    /// was written over it: the application was destroyed, which is still to be heard of.
+    /// Goes on with a release whose request was lost, as a command's request and our own write may
+    /// cross. The release's record says all the same that it was asked for; the node that made it
+    /// coordinates its rollout. Without any rollout nothing was written over it: the application
+    /// was destroyed, which is still to be heard of.
     fn request_was_lost(&mut self, now: Timestamp) -> bool {
         let newest = self.releases.keys().next_back().filter(|id| id.node == self.node);
         let passed_over = |(rollout, newest): &(&Rollout, &ReleaseId)| {
@@ -544,7 +549,7 @@ impl Application {
         }
     }
 
-    /// A process of the release that is being rolled out ended or could not be started.
+    /// Counts that a process of the release that is being rolled out ended or could not be started.
     pub(super) fn count_exit(
         &mut self,
         now: Timestamp,
@@ -568,7 +573,7 @@ impl Application {
     pub(super) fn fail_rollout(&mut self, now: Timestamp, why: String, last_words: &str) {
         let Some(attempt) = self.attempt.take() else { return };
         let mut message = why;
-        // Where it was tried before, that may be what has to be mended.
+        // If other nodes tried before, that may be what has to be fixed.
         if let Some(unable) = self.unable().filter(|_| !message.contains(NOWHERE)) {
             message = format!("{message} ({unable})");
         }

@@ -15,18 +15,18 @@ pub(super) type Place = (ProcessType, model::Slot);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Told to start; whether a process exists is not known yet.
+    /// The process was told to start; whether it exists is not known yet.
     Launching,
     /// The process exists and is not healthy yet.
     Waking,
     Ready,
     /// The router lets its last requests finish.
     Draining,
-    /// Told to stop; its exit is awaited.
+    /// The process was told to stop; its exit is awaited.
     Stopping,
 }
 
-/// Why a ready process is to be replaced.
+/// The reason why a ready process is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replace {
     /// It holds too much memory: its successor starts after it is gone.
@@ -40,21 +40,21 @@ pub(super) struct Process {
     /// What the claim says; `state` follows from `phase` when the claim is written.
     pub record: Incarnation,
     pub phase: Phase,
-    /// When it entered the phase.
+    /// The time at which it entered the phase.
     pub since: Timestamp,
     pub ready_at: Option<Timestamp>,
     /// What the last unsuccessful look at its health saw.
     pub detail: Option<String>,
-    /// Everybody may read that in its claim: it lasts, or somebody has to do something.
+    /// Whether everybody may read that in its claim: it lasts, or somebody has to do something.
     pub told: bool,
     pub replace: Option<Replace>,
-    /// Stopped as soon as it is known to exist.
+    /// Whether it is stopped as soon as it is known to exist.
     pub doomed: bool,
     pub drained: bool,
-    /// It was stopped because it failed, for this reason.
+    /// Whether it was stopped because it failed.
     pub failed: bool,
-    /// It was not ready in time, in this way; its rollout fails with this and its last words once
-    /// it has ended.
+    /// The way in which it was not ready in time; its rollout fails with this and its last words
+    /// once it has ended.
     pub overdue: Option<String>,
 }
 
@@ -79,7 +79,7 @@ impl Process {
         self.record.generation
     }
 
-    /// Serves or is about to.
+    /// Returns whether it serves or is about to.
     pub fn is_current(&self) -> bool {
         match self.phase {
             Phase::Launching => !self.doomed,
@@ -123,16 +123,18 @@ impl Process {
 pub(super) struct Slot {
     pub claimed_at: Timestamp,
     pub last_generation: Generation,
-    /// Oldest first.
+    /// The processes, oldest first.
     pub living: Vec<Process>,
     /// The last one that failed, until its successor starts.
     pub crashed: Option<Incarnation>,
-    /// From placement; none where nothing is placed, or when the place is no longer this node's.
+    /// The hold on the place, from placement; `None` if nothing is placed, or the place is no
+    /// longer this node's.
     pub held: Option<Hold>,
     history: History,
-    /// Another release, or the user's wish, is a new chance.
+    /// The release and the restart that the history is of: another release, or the user's wish, is
+    /// a new chance.
     history_of: Option<(ReleaseId, u32)>,
-    /// What the store holds.
+    /// The claim that the store holds.
     pub written: Option<Claim>,
 }
 
@@ -194,7 +196,7 @@ impl Slot {
         &self.history
     }
 
-    /// What everybody may know; none when nothing is here.
+    /// Returns what everybody may know; `None` if nothing is here.
     pub fn claim(&self) -> Option<Claim> {
         let mut incarnations: Vec<Incarnation> =
             self.living.iter().map(Process::incarnation).collect();
@@ -205,7 +207,8 @@ impl Slot {
         if incarnations.is_empty() && self.held.is_none() {
             return None;
         }
-        // What was given away stays so until it is gone, or whoever took it would think again.
+        // An offer stays in the claim until the process is gone, or the node that took it would
+        // think again.
         let given = self.written.as_ref().and_then(|claim| claim.offer);
         let offer = self.held.map_or(given, |hold| offer_of(Some(hold)));
         let unknown = self.written.as_ref().map(|claim| claim.unknown.clone()).unwrap_or_default();

@@ -119,7 +119,7 @@ impl Application {
         }
     }
 
-    /// Ordered again when no exit follows.
+    /// Stops a process; ordered again when no exit follows.
     fn stop(&mut self, now: Timestamp, place: &Place, generation: Generation) {
         let id = self.id(place, generation);
         let Some(process) = self.process_mut(&id) else { return };
@@ -200,7 +200,7 @@ impl Application {
                 }
                 self.await_healthy(id);
             }
-            // It came into being after all, too late.
+            // The process came into being after all, too late.
             Phase::Stopping if process.record.process.is_none() => {
                 process.record.process = Some(identity);
                 self.stop(now, &place_of(&id), id.generation);
@@ -327,7 +327,8 @@ impl Application {
         self.emit(Effect::Forget { id });
     }
 
-    /// Nothing failed. Whoever took the place meanwhile has the older claim from now on.
+    /// Notes an exit after which nothing failed. A node that took the place meanwhile has the older
+    /// claim from now on.
     pub(super) fn lapse(&mut self, now: Timestamp, place: &Place) {
         if let Some(slot) = self.slots.get_mut(place) {
             slot.claimed_at = slot.claimed_at.max(now);
@@ -350,7 +351,7 @@ impl Application {
         }
     }
 
-    /// Shown until its successor starts.
+    /// Keeps a process that ended to be shown until its successor starts.
     pub(super) fn bury(&mut self, place: &Place, process: Process, state: InstanceState) {
         let release = process.record.release.clone();
         let serving = self.serving.as_ref() == Some(&release);
@@ -367,13 +368,14 @@ impl Application {
         }
     }
 
-    /// Its processes are started for the first time; any failure is the rollout's.
+    /// Returns whether its processes are started for the first time; any failure is then the
+    /// rollout's.
     fn is_rolling(&self, release: &ReleaseId) -> bool {
         let attempt = self.attempt.as_ref();
         attempt.is_some_and(|a| a.stage == Stage::Starting && a.target == *release)
     }
 
-    /// A process ended by itself, or did not become healthy.
+    /// Counts that a process ended by itself, or did not become healthy.
     pub(super) fn count_failure(
         &mut self,
         now: Timestamp,
@@ -413,7 +415,7 @@ impl Application {
         self.note_last_words(last_words);
     }
 
-    /// A process that no claim knows.
+    /// Stops a process that no claim knows.
     pub(super) fn stop_stray(&mut self, now: Timestamp, id: IncarnationId) {
         self.strays.insert(id.clone(), now);
         let grace = Duration::from_millis(model::application::STOP_GRACE_MS_DEFAULT);

@@ -1,7 +1,7 @@
-//! A release that serves and whose instances then end: what served before is brought back by
-//! itself, as a release of its own, since releases are numbered upwards. Owns the watch over the
-//! release that has begun to serve; asked by rollout and supervision. Only who coordinated its
-//! rollout watches.
+//! The taking back of a release that serves and whose instances then end: what served before is
+//! brought back by itself, as a release of its own, since releases are numbered upwards. Owns the
+//! watch over the release that has begun to serve; asked by rollout and supervision. Only the node
+//! that coordinated its rollout watches.
 
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use super::slot::{Place, Process};
 use super::{Application, Effect};
 use crate::mutants;
 
-/// What a release breaks shows in this time, as a rule: instances that lived so long started well
-/// (`restart::LIVED_WELL`).
+/// The time for which a release is watched. What it breaks shows in this time, as a rule: instances
+/// that lived so long started well (`restart::LIVED_WELL`).
 pub const SERVES_WELL_AFTER: Duration = Duration::from_secs(60);
-/// An instance that ended in time is given as long again; but no watch lasts longer than this.
+/// The time after which no watch goes on; an instance that ended in time is given as long again
+/// before.
 const WATCH_MAX: Duration = Duration::from_secs(120);
 
 /// A release that has begun to serve.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     release: ReleaseId,
-    /// What served before.
+    /// The release that served before.
     before: ReleaseId,
     since: Timestamp,
     until: Timestamp,
@@ -33,12 +34,12 @@ pub(super) struct Watched {
 pub enum Taken {
     /// Somebody asked for another release meanwhile.
     Overtaken,
-    /// It was made, by an actor that was interrupted, and has to be asked for.
+    /// The release was made, by an actor that was interrupted, and has to be asked for.
     Made(ReleaseId),
     Unmade,
 }
 
-/// Whether `from`, which serves, is still to be taken back.
+/// Returns whether `from`, which serves, is still to be taken back.
 pub fn taken_back<'a>(
     rollout: Option<&Rollout>,
     mut releases: impl Iterator<Item = &'a Release>,
@@ -58,7 +59,7 @@ pub fn taken_back<'a>(
 }
 
 impl Application {
-    /// Another release serves from now on.
+    /// Begins to watch, as another release serves from now on.
     pub(super) fn switched(&mut self, now: Timestamp, before: Option<ReleaseId>) {
         let Some(rollout) = &mut self.rollout else { return };
         if before != self.serving {
@@ -67,7 +68,7 @@ impl Application {
         self.watch(now, now);
     }
 
-    /// This node's process was away meanwhile.
+    /// Goes on watching after this node's process was away.
     pub(super) fn watch_again(&mut self, now: Timestamp) {
         let since = self.rollout.as_ref().map(|rollout| rollout.changed_at);
         self.watch(now, since.unwrap_or(now));
@@ -79,7 +80,8 @@ impl Application {
         let before = rollout.and_then(|rollout| rollout.before.clone());
         let (Some(release), Some(before)) = (self.serving.clone(), before) else { return };
         let known = |id: &ReleaseId| self.releases.get(id);
-        // One that was made to take another back is never taken back itself: it would go on so.
+        // A release that was made to take another back is never taken back itself: it would go on
+        // so.
         let returned = known(&release).is_some_and(|release| release.takes_back.is_some())
             && !mutants::active(mutants::TAKE_BACK_AGAIN);
         let until = since.after(SERVES_WELL_AFTER);
@@ -88,7 +90,8 @@ impl Application {
         }
     }
 
-    /// A process ended by itself, or did not become ready again; that was counted already.
+    /// Considers it after a process ended by itself, or did not become ready again; that was
+    /// counted already.
     pub(super) fn consider_taking_back(
         &mut self,
         now: Timestamp,
@@ -109,7 +112,7 @@ impl Application {
         self.take_back(now, format!("{process}.{slot} {why}{words}"));
     }
 
-    /// True when something changed.
+    /// Considers it after failures on other nodes, and returns true if something changed.
     pub(super) fn look_at_instances_elsewhere(&mut self, now: Timestamp) -> bool {
         let serving = self.serving.as_ref();
         self.watched = self

@@ -1,4 +1,4 @@
-//! The machine under a world in which everything works at once, except what a test breaks.
+//! Tests of the machine in a world in which everything works at once, except what a test breaks.
 
 use model::application::{ProcessSpec, RolloutMode};
 use model::instance::ProcessIdentity;
@@ -12,7 +12,7 @@ use super::*;
 
 const START: u64 = 1_000_000;
 
-/// Performs effects at once, as far as it is told to.
+/// A world that performs effects at once, as far as it is told to.
 struct World {
     now: Timestamp,
     machine: Application,
@@ -181,7 +181,7 @@ impl World {
                 Vec::new()
             }
             Effect::TakeBack { from, to } => self.take_back(&from, &to),
-            // Never of a node that runs everything itself.
+            // A node that runs everything itself never asks for these.
             Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {
                 panic!("{effect:?}")
             }
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// All incarnations as `slot:release:state`.
+    /// Returns all incarnations as `slot:release:state`.
     fn shown(&self) -> String {
         let mut shown = Vec::new();
         for (instance, claim) in &self.claims {
@@ -504,7 +504,8 @@ fn shutdown_and_destruction_stop_everything() {
     }
 }
 
-/// The node's process ends; another begins with the same records and `survivors` of the processes.
+/// Ends the node's process and begins another with the same records and `survivors` of the
+/// processes.
 fn adopt(world: &mut World, survivors: &[u32]) {
     let mut held = Vec::new();
     for (instance, claim) in &world.claims {

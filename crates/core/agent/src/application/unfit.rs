@@ -1,6 +1,6 @@
-//! A release that cannot be started on one node (an interpreter is missing there) is left to nodes
-//! that can; its rollout fails when none can. Reads what other nodes' claims say; asked by rollout
-//! and supervision.
+//! A release that cannot be started on one node (an interpreter is missing there): it is left to
+//! nodes that can; its rollout fails when none can. Reads what other nodes' claims say; asked by
+//! rollout and supervision.
 
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use super::rollout::EXITS_MAX;
 use super::slot::Process;
 use super::{Application, Effect};
 
-/// After the last failure, for placement to find another node that tries.
+/// The time after the last failure for placement to find another node that tries.
 const NEXT_NODE_WITHIN: Duration = Duration::from_secs(20);
 
 impl Application {
-    /// The coordinator could not start the target here. False when nobody else could try.
+    /// Leaves the target, which the coordinator could not start here, to others. Returns false if
+    /// none could try.
     pub(super) fn leave_to_others(&mut self, now: Timestamp, why: &str, words: &str) -> bool {
         let Some(attempt) = &mut self.attempt else { return false };
         let target = attempt.target.clone();
@@ -30,7 +31,7 @@ impl Application {
         true
     }
 
-    /// Another node coordinates, and this one fails again and again.
+    /// Notes a failure where another node coordinates, and this one fails again and again.
     pub(super) fn note_unfit(&mut self, process: &Process, why: &str) {
         let release = &process.record.release;
         let failed = process.failed || process.record.restarts + 1 >= EXITS_MAX;
@@ -59,7 +60,7 @@ impl Application {
         !tied && self.is_placed() && others.any(|node| !attempt.failed.contains_key(node))
     }
 
-    /// The coordinator's: fails the rollout when every node that could try has failed.
+    /// Fails the coordinator's rollout when every node that could try has failed.
     pub(super) fn no_node_can(&mut self, now: Timestamp, release: &Release) -> bool {
         let failures = self.elsewhere.failures(&release.id);
         let Some(attempt) = &mut self.attempt else { return false };
@@ -70,7 +71,7 @@ impl Application {
             }
         }
         let attempt = attempt.clone();
-        // Its own words, where there are any, say most.
+        // This node's own words say most, if there are any.
         let own = attempt.failed.get(&self.node);
         let Some((why, words)) = own.or(attempt.failed.values().next()).cloned() else {
             return false;
@@ -91,8 +92,8 @@ impl Application {
         true
     }
 
-    /// What was said of a release holds as long as that is rolled out, and then for placement's
-    /// own while if it serves.
+    /// Looks whether the release is still unfit. That holds as long as it is rolled out, and then
+    /// for as long as placement holds it if it serves.
     pub(super) fn look_at_fitness(&mut self) -> bool {
         let Some(release) = &self.unfit_for else { return false };
         let under_way = self.rollout.as_ref().is_some_and(|rollout| {
@@ -218,7 +219,7 @@ mod tests {
             self.now = end;
         }
 
-        /// What another node has of it.
+        /// Tells the coordinator what another node has of it.
         fn other(&mut self, id: &str, slot: Slot, state: InstanceState, restarts: u32) {
             let incarnation = Incarnation {
                 generation: 1,
@@ -287,7 +288,7 @@ mod tests {
         let mut both = Coordinator::pushes_to(&["n1", "n2"]);
         both.other("n2", 2, InstanceState::Crashed, EXITS_MAX - 1);
         assert_eq!(both.phase(), RolloutPhase::Failed);
-        // What serves is not kept from this node by what failed.
+        // What failed does not keep what serves from this node.
         assert_eq!(both.count(|effect| *effect == Effect::Fit), 1);
         let mut nobody = Coordinator::pushes_to(&["n1", "n2"]);
         nobody.pass(NEXT_NODE_WITHIN / 2);

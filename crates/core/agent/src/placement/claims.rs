@@ -14,7 +14,7 @@ pub(super) enum Standing {
     Ready,
     /// Nothing serves yet, or again: claimed, starting, crashed.
     Unready,
-    /// Only what is on its way out is left.
+    /// The processes that are left are all on their way out.
     Leaving,
 }
 
@@ -23,10 +23,10 @@ pub(super) enum Standing {
 pub(super) struct Seen {
     pub claimed_at: Timestamp,
     pub standing: Standing,
-    /// A process was started for it.
+    /// Whether a process was started for it.
     pub started: bool,
     pub offer: Option<Offer>,
-    /// Since when it is known here to be ready.
+    /// The time since which it is known here to be ready.
     pub ready_since: Option<Timestamp>,
 }
 
@@ -53,7 +53,7 @@ impl Seen {
         }
     }
 
-    /// A claim that was made and is not on record yet.
+    /// Returns a claim that was made and is not on record yet.
     pub fn fresh(claimed_at: Timestamp) -> Seen {
         Seen {
             claimed_at,
@@ -64,8 +64,8 @@ impl Seen {
         }
     }
 
-    /// The lowest wins: ready before starting, then the earliest claim, then the node's id. What is
-    /// offered comes after what is not.
+    /// Returns the claim's rank, of which the lowest wins: ready before starting, then the earliest
+    /// claim, then the node's id. What is offered comes after what is not.
     pub fn rank<'a>(&self, node: &'a NodeId) -> (bool, bool, Timestamp, &'a NodeId) {
         (self.offer.is_some(), self.standing != Standing::Ready, self.claimed_at, node)
     }
@@ -78,7 +78,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// False when nothing that matters changed.
+    /// Sets a claim, and returns false if nothing that matters changed.
     pub fn set(
         &mut self,
         now: Timestamp,

@@ -1,6 +1,6 @@
-//! The nodes side by side at one moment: how burdened each is, and who is to take a free slot
-//! first. Weighted rendezvous over what is left of each, so that nodes with the same picture
-//! agree. Owns no state; made anew for each decision.
+//! The nodes side by side at one moment: how burdened each is, and which is to take a free slot
+//! first. Weighted rendezvous over what is left of each, so that nodes with the same picture agree.
+//! Owns no state; made anew for each decision.
 
 use std::cmp::Ordering;
 
@@ -11,14 +11,15 @@ pub(super) type Burden = u64;
 const POINT: Burden = 1_000;
 const FULL: Burden = 100 * POINT;
 
-/// A node starts an instance only while its burden exceeds the mean by less (the thesis's rule).
+/// The excess over the mean burden below which a node starts an instance (the thesis's rule).
 pub const START_BELOW: Burden = 10 * POINT;
-/// It begins to shed when its burden exceeds the mean by more (the thesis's rule), and goes on
-/// until it could start one again.
+/// The excess over the mean burden above which a node begins to shed (the thesis's rule); it goes
+/// on until it could start an instance again.
 pub const SHED_ABOVE: Burden = 20 * POINT;
-/// The rest of a machine is the platform's and the system's, as long as any node has room.
+/// The burden up to which a node takes instances; the rest of a machine is the platform's and the
+/// system's, as long as any node has room.
 pub const ROOM: Burden = 90 * POINT;
-/// Even a full node may have to take something when all are full.
+/// The least weight in the draw: even a full node may have to take something when all are full.
 const WEIGHT_MIN: Burden = 5 * POINT;
 
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ pub(super) struct Seat {
     capacity: u64,
     load: Burden,
     instances: u64,
-    /// Their load is not in the measured one yet.
+    /// The instances whose load is not in the measured one yet.
     unready: u64,
 }
 
@@ -46,12 +47,12 @@ impl Seat {
         self.unready += u64::from(!ready);
     }
 
-    /// What one instance more adds.
+    /// Returns what one instance more adds.
     pub fn unit(&self) -> Burden {
         FULL / self.capacity
     }
 
-    /// The larger of what was measured and of what its instances should come to.
+    /// Returns the larger of what was measured and of what its instances should come to.
     pub fn burden(&self) -> Burden {
         let measured = self.load + self.unready * self.unit();
         measured.max(self.instances * FULL / self.capacity)
@@ -61,8 +62,8 @@ impl Seat {
         self.load > self.instances * FULL / self.capacity
     }
 
-    /// Whether it is better off with one more of a kind than another node with those it has: it has
-    /// none, or fewer for its size.
+    /// Returns whether it is better off with one more of a kind than another node with those it
+    /// has: it has none, or fewer for its size.
     pub fn is_sparser(&self, mine: u32, other: &Seat, theirs: u32) -> bool {
         let mine = (u64::from(mine) + 1) * other.capacity;
         theirs >= 2 && (mine == other.capacity || mine < u64::from(theirs) * self.capacity)
@@ -71,7 +72,7 @@ impl Seat {
 
 #[derive(Clone, Debug)]
 pub(super) struct Field {
-    /// By id.
+    /// The nodes, by id.
     pub seats: Vec<Seat>,
     sum: Burden,
     taking: u64,
@@ -93,7 +94,7 @@ impl Field {
         self.sum / self.taking.max(1)
     }
 
-    /// Takes one more into account.
+    /// Takes one more instance into account.
     pub fn assume(&mut self, at: usize) {
         let before = self.seats[at].burden();
         self.seats[at].count(false);
@@ -102,18 +103,18 @@ impl Field {
         }
     }
 
-    /// Whether it may start an instance while others could do so instead.
+    /// Returns whether it may start an instance while others could do so instead.
     pub fn has_room(&self, at: usize) -> bool {
         self.has_room_for(at, self.seats[at].burden())
     }
 
-    /// Whether it would still be among those when its burden came to this.
+    /// Returns whether it would still have room if its burden came to this.
     pub fn has_room_for(&self, at: usize, burden: Burden) -> bool {
         self.seats[at].takes && burden < self.mean() + START_BELOW && burden < ROOM
     }
 
-    /// What decides who takes a slot first: room, then few of the same kind (none at all first,
-    /// then few for its size), then the draw. The least comes first.
+    /// Returns what decides which node takes a slot first: room, then few of the same kind (none at
+    /// all first, then few for its size), then the draw. The least comes first.
     pub fn claim_to(&self, at: usize, same: u32, slot: u64) -> ClaimTo {
         let seat = &self.seats[at];
         let level = match same {
@@ -156,7 +157,7 @@ impl PartialEq for ClaimTo {
 
 impl Eq for ClaimTo {}
 
-/// A slot's ticket in the draw.
+/// Returns a slot's ticket in the draw.
 pub(super) fn ticket(application: &ApplicationName, process: &ProcessType, slot: Slot) -> u64 {
     hash::bytes(format!("{application}/{process}.{slot}").as_bytes())
 }
@@ -169,7 +170,7 @@ mod tests {
         Seat::new(id.parse().unwrap(), Some(capacity), Some(load), true)
     }
 
-    /// How often each node comes first in the draw.
+    /// Returns how often each node comes first in the draw.
     fn firsts(field: &Field) -> Vec<usize> {
         let (name, web) = ("shop".parse().unwrap(), ProcessType::web());
         let mut firsts = vec![0; field.seats.len()];
@@ -187,7 +188,7 @@ mod tests {
         assert!((900..1_100).contains(&equal[0]), "{equal:?}");
         let sizes = firsts(&Field::new(vec![seat("a", 8, 30), seat("b", 24, 30)]));
         assert!((400..600).contains(&sizes[0]), "{sizes:?}");
-        // 55 percent left of one, 45 of the other.
+        // One has 55 percent left, the other 45.
         let loads = firsts(&Field::new(vec![seat("a", 16, 55), seat("b", 16, 45)]));
         assert!((830..970).contains(&loads[0]), "{loads:?}");
     }

@@ -1,5 +1,6 @@
-//! Free slots: who takes which, and when it is this node's turn. A node first assumes, slot by
-//! slot, what the others will do with the same picture; when they do not, it steps in.
+//! The filling of free slots: which node takes which, and when it is this node's turn. A node first
+//! assumes, slot by slot, what the others will do with the same picture; when they do not, it steps
+//! in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +13,18 @@ use super::field::{Field, ticket};
 use super::{Held, Placement, SLOTS_MAX};
 use crate::mutants;
 
-/// A claim takes less than this to reach everybody; then the next in line may take the slot.
+/// The time in which a claim reaches everybody; then the next in line may take the slot.
 pub const STEP: Duration = Duration::from_secs(2);
-/// Starting is the heaviest part of an instance's life; a machine does so many at a time.
+/// Instances that a machine starts at a time, as starting is the heaviest part of an instance's
+/// life.
 pub const STARTING_MAX: usize = 8;
-/// What does not become ready for so long does not hold up the start of others.
+/// The time after which an instance that does not become ready no longer holds up the start of
+/// others.
 pub const STARTING_LONG: Duration = Duration::from_secs(60);
-/// Preparing failed here: by then somebody may have installed what was missing.
+/// The pause after preparing failed here: by then somebody may have installed what was missing.
 pub const UNFIT_PAUSE: Duration = Duration::from_secs(600);
 
-/// How many instances of one process type each node has, by the field's order.
+/// The number of instances of one process type on each node, by the field's order.
 type Counts = Vec<u32>;
 
 impl Placement {
@@ -72,7 +75,7 @@ impl Placement {
         held.is_none() && rivals.all(|(_, _, seen)| seen.offer.is_some())
     }
 
-    /// Own claims that are young and not ready.
+    /// Returns how many of its own claims are young and not ready.
     fn starting(&self, now: Timestamp) -> usize {
         let all = self
             .held
@@ -106,7 +109,8 @@ impl Placement {
         counts
     }
 
-    /// When this node may take the slot, if at all; assumes that whoever's turn it is now takes it.
+    /// Returns when this node may take the slot, if at all; assumes that the node whose turn it is
+    /// now takes it.
     fn turn(
         &self,
         now: Timestamp,
@@ -157,7 +161,7 @@ impl Placement {
         })
     }
 
-    /// Whether an instance at `from` had better be at `to`.
+    /// Returns whether an instance at `from` had better be at `to`.
     pub(super) fn is_better_off(
         &self,
         field: &Field,
@@ -172,7 +176,7 @@ impl Placement {
         taker.takes && field.has_room_for(to, after) && (sparser || lighter)
     }
 
-    /// An application with files runs where they are.
+    /// Returns whether a node may hold an application: one with files runs where they are.
     pub(super) fn may_hold(&self, name: &ApplicationName, seat: &super::Seat) -> bool {
         let holder = self.wanted.get(name).and_then(|wanted| wanted.holder.as_ref());
         mutants::active(mutants::DATA_STAYS_BEHIND)

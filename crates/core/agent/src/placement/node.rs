@@ -8,47 +8,48 @@ use model::Timestamp;
 
 use crate::mutants;
 
-/// A member that nobody has heard of yet may be starting, like this node.
+/// The time for which a member that nobody has heard of yet may be starting, like this node.
 pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
-/// Deaths longer ago say nothing about the next one.
+/// The time that deaths are counted for; those longer ago say nothing about the next one.
 const DEATHS_WINDOW: Duration = Duration::from_secs(600);
-/// A process may be lost from sight so often in the window: the slots are taken over at once.
+/// Times that a process may be lost from sight in the window: the slots are taken over at once.
 const ABSENCES_FREE: usize = 2;
-/// So many processes of a node may end in the window: one killed every minute is replaced at once.
+/// Processes of a node that may end in the window: one killed every minute is replaced at once.
 const ENDS_FREE: usize = 12;
-/// After more of them, each doubles the wait, so that a flapping node moves little.
+/// The wait after more of them; each further one doubles it, so that a flapping node moves little.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
-/// Five doublings: a node that is really dead is replaced after that.
+/// Doublings of the wait; a node that is really dead is replaced after at most that.
 const DOUBLINGS_MAX: usize = 4;
-/// More deaths are not counted.
+/// Deaths that are kept; more are not counted.
 const DEATHS_KEPT: usize = ENDS_FREE + DOUBLINGS_MAX + 1;
 
-/// Memory kept for the system and the platform itself.
+/// Bytes of memory kept for the system and the platform itself.
 const MEMORY_RESERVED: u64 = 512 << 20;
-/// What an instance of a framework takes, roughly; the measured load corrects it.
+/// Bytes of memory that an instance of a framework takes, roughly; the measured load corrects it.
 const INSTANCE_MEMORY: u64 = 128 << 20;
-/// Instances of web applications wait most of the time.
+/// Instances for each processor core, as those of web applications wait most of the time.
 const INSTANCES_PER_CORE: u64 = 8;
-/// Larger than any machine here; keeps sums small.
+/// Instances of a machine: more than any here has, which keeps sums small.
 const CAPACITY_MAX: u64 = 4_096;
 
-/// How many instances a machine has room for beside the platform: a weight, not a promise.
+/// Returns how many instances a machine has room for beside the platform: a weight, not a promise.
 pub fn capacity(cores: u32, memory_bytes: u64) -> u32 {
     let by_memory = memory_bytes.saturating_sub(MEMORY_RESERVED) / INSTANCE_MEMORY;
     let capacity = (u64::from(cores) * INSTANCES_PER_CORE).min(by_memory);
     capacity.clamp(1, CAPACITY_MAX) as u32
 }
 
-/// A member's records.
+/// What a member's records say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// From `capacity`; none while the node has not said what it is: it is given nothing.
+    /// The result of `capacity`; `None` while the node has not said what it is: it is given
+    /// nothing.
     pub capacity: Option<u32>,
-    /// Percent, as the node wrote it last.
+    /// The load in percent, as the node wrote it last.
     pub load: Option<u32>,
-    /// Takes nothing new and gives away what it has.
+    /// Whether it takes nothing new and gives away what it has.
     pub drained: bool,
-    /// When its process started, as it says itself: tells one from the next.
+    /// The time at which its process started, as it says itself: tells one from the next.
     pub started_at: Option<Timestamp>,
 }
 
@@ -56,10 +57,10 @@ pub struct NodeView {
 pub(super) struct Node {
     pub view: NodeView,
     first_seen: Timestamp,
-    /// None: never heard of.
+    /// Whether it is alive; `None` if it was never heard of.
     alive: Option<bool>,
     changed_at: Timestamp,
-    /// When slots could go there first.
+    /// The first time at which slots could go there.
     took_first: Option<Timestamp>,
     deaths: VecDeque<Death>,
 }
@@ -92,45 +93,45 @@ impl Node {
         self.changed_at = now;
     }
 
-    /// Its slots are its own.
+    /// Returns whether its slots are its own.
     pub fn holds(&self, now: Timestamp) -> bool {
         let lives = self.alive == Some(true) || mutants::active(mutants::IGNORE_DEATHS);
         lives || now < self.lost_at()
     }
 
-    /// New slots may go there.
+    /// Returns whether new slots may go there.
     pub fn takes(&self, now: Timestamp) -> bool {
         let lives = self.alive.unwrap_or_else(|| self.holds(now));
         let drained = self.view.drained && !mutants::active(mutants::DRAINED_TAKES);
         lives && !drained && self.view.capacity.is_some()
     }
 
-    /// It was a member before this node's process started.
+    /// Notes that it was a member before this node's process started.
     pub fn was_there(&mut self) {
         if self.view.capacity.is_some() {
             self.took_first = Some(Timestamp(0));
         }
     }
 
-    /// To be told before each decision.
+    /// Notes when it could first take slots; called before each decision.
     pub fn note_arrival(&mut self, now: Timestamp) {
         if self.took_first.is_none() && self.takes(now) {
             self.took_first = Some(now);
         }
     }
 
-    /// Whether a slot that was claimed then could not have gone there: it was no choice between
-    /// nodes. A node that is back after a death is no newcomer.
+    /// Returns whether a slot that was claimed then could not have gone there: it was no choice
+    /// between nodes. A node that is back after a death is no newcomer.
     pub fn came_after(&self, claimed: Timestamp) -> bool {
         self.took_first.is_some_and(|first| first > claimed)
     }
 
-    /// Since when it lives without a break; none when it does not.
+    /// Returns since when it lives without a break; `None` if it does not.
     pub fn lives_since(&self) -> Option<Timestamp> {
         (self.alive != Some(false)).then_some(self.changed_at)
     }
 
-    /// When others take over what a node that is not alive now held.
+    /// Returns when others take over what a node that is not alive now held.
     pub fn lost_at(&self) -> Timestamp {
         if self.alive.is_none() {
             return self.first_seen.after(UNHEARD_MAX);
@@ -161,7 +162,7 @@ mod tests {
 
     const CYCLE: Duration = Duration::from_secs(20);
 
-    /// How long its slots stay its own after the last of so many deaths.
+    /// Returns how long its slots stay its own after the last of this many deaths.
     fn patience(deaths: usize, is_new_process: bool) -> Duration {
         let mut now = Timestamp(1_000_000);
         let started_at = Some(now);

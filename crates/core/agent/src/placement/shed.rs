@@ -1,6 +1,6 @@
-//! What this node gives up: slots that another one won, and for balance one at a time, by offering
-//! it: it runs on until who took it is ready. Owns when this node last shed and since when it is
-//! overburdened. Driven by the machine.
+//! The shedding of slots: those that another node won, and those that are too many, for balance one
+//! at a time, by offering it; it runs on until the node that took it is ready. Owns when this node
+//! last shed and since when it is overburdened. Driven by the machine.
 
 use std::time::Duration;
 
@@ -12,27 +12,29 @@ use super::field::{Field, SHED_ABOVE, START_BELOW};
 use super::{Held, Placement};
 use crate::mutants;
 
-/// A winner that came back from the dead says ready before it has looked.
+/// The time for which a winner must be ready, as one that came back from the dead says ready before
+/// it has looked.
 pub const CONFIRM: Duration = Duration::from_secs(3);
-/// A burden that passes by itself moves nothing.
+/// The time for which a burden must last: one that passes by itself moves nothing.
 const OVER_PATIENCE: Duration = Duration::from_secs(10);
-/// The measured load is an average over a minute: it shows what shedding did only then.
+/// The pause after shedding for load. The measured load is an average over a minute: it shows what
+/// shedding did only then.
 const SHED_INTERVAL: Duration = Duration::from_secs(60);
-/// Numbers of instances show it at once.
+/// The pause after spreading instances, whose numbers show it at once.
 const SPREAD_INTERVAL: Duration = Duration::from_secs(5);
-/// What has just come here stays for a while, so that nothing flaps; but not what came before the
-/// node that is to have it, which comes for the first time only once.
+/// The time that what has just come here stays, so that nothing flaps; it does not hold for what
+/// came before the node that is to have it, which comes for the first time only once.
 const SHED_AGE: Duration = Duration::from_secs(300);
 const SPREAD_AGE: Duration = Duration::from_secs(120);
-/// An offer that nobody takes up is taken back.
+/// The time after which an offer that nobody takes up is taken back.
 const OFFER_MAX: Duration = Duration::from_secs(20);
-/// As is one whose taker does not become ready.
+/// The time after which an offer whose taker does not become ready is taken back.
 const TAKING_MAX: Duration = Duration::from_secs(300);
-/// Whoever took it could not run it, and would take it again.
+/// The pause before an offer after its taker could not run it: the same node would take it again.
 const OFFER_AGAIN_AFTER_FAILURE: Duration = Duration::from_secs(3600);
-/// No second offer of a slot while the first could still be under way to somebody.
+/// The pause before a second offer of a slot, while the first could still be under way to somebody.
 const OFFER_AGAIN: Duration = Duration::from_secs(60);
-/// A drained node empties this many slots at a time.
+/// Slots that a drained node empties at a time.
 const LEAVING_MAX: usize = 8;
 
 #[derive(Debug, Default)]
@@ -64,7 +66,7 @@ impl Placement {
         }
     }
 
-    /// When the place goes to somebody else as things are now.
+    /// Returns when the place goes to another node as things are now.
     fn lost_at(
         &self,
         now: Timestamp,
@@ -108,8 +110,8 @@ impl Placement {
         }
     }
 
-    /// Something comes here from a node that offers it: until it has come, what each has is in
-    /// between, and to give something back for it would go on for ever.
+    /// Returns whether something comes here from a node that offers it: until it has come, what
+    /// each has is in between, and giving something back for it would go on for ever.
     fn is_taking(&self, now: Timestamp) -> bool {
         self.held.iter().any(|(name, places)| {
             places.iter().any(|(place, held)| {
@@ -124,8 +126,8 @@ impl Placement {
         self.nodes.iter().any(|(id, node)| *id != self.node && node.takes(now))
     }
 
-    /// A drained node offers everything that may run elsewhere, and any node what it cannot
-    /// prepare.
+    /// Offers everything that may run elsewhere if the node is drained, and on any node what it
+    /// cannot prepare.
     fn leave(&mut self, now: Timestamp) {
         let drained = self.nodes.get(&self.node).is_some_and(|node| node.view.drained);
         let others = self.others_take(now);
@@ -156,7 +158,7 @@ impl Placement {
         stays.iter().for_each(|name| self.withdraw(now, name, OFFER_AGAIN));
     }
 
-    /// Offers for balance that came to nothing.
+    /// Takes back offers for balance that came to nothing.
     fn take_back(&mut self, now: Timestamp) {
         let mut over = Vec::new();
         let mut wake = None::<Timestamp>;
@@ -257,7 +259,8 @@ impl Placement {
         }
     }
 
-    /// Overburdened for a while, and not yet down to where it could start something.
+    /// Returns whether the node was overburdened for a while, and is not yet down to where it could
+    /// start something.
     fn sheds(&mut self, now: Timestamp, field: &Field, here: usize) -> bool {
         let (burden, mean) = (field.seats[here].burden(), field.mean());
         if mutants::active(mutants::NO_HYSTERESIS) {

@@ -1,5 +1,5 @@
-//! Several machines over one picture that all share at once; instances are ready half a second
-//! after their place was claimed.
+//! Tests of several machines over one picture that all share at once; instances are ready half a
+//! second after their place was claimed.
 
 use std::collections::BTreeSet;
 
@@ -177,12 +177,12 @@ impl Cluster {
         self.tell_all(&Event::Claim(instance, node.clone(), claim));
     }
 
-    /// Claims of a node that lives.
+    /// Returns how many claims a node has that lives.
     fn on(&self, node: &str) -> usize {
         self.claims.keys().filter(|(_, owner)| *owner == id(node)).count()
     }
 
-    /// Each slot is ready once.
+    /// Checks that each slot is ready once.
     fn check_exact(&self) {
         let live = self.claims.iter().filter(|((_, node), _)| self.machines.contains_key(node));
         let live: Vec<_> = live.collect();
@@ -352,7 +352,7 @@ fn what_came_just_before_a_node_is_shared_with_it_at_once() {
     assert_eq!(cluster.moves, moves, "it has come to rest");
 }
 
-/// Whoever starts anew, as for another binary, finds the others; they do not come to it.
+/// A node that starts anew, as for another binary, finds the others; they do not come to it.
 #[test]
 fn a_node_that_starts_anew_moves_nothing_for_it() {
     let mut cluster = Cluster::new(&[("a", 16, 20), ("b", 16, 20)]);
@@ -448,7 +448,8 @@ fn both_halves_of_a_cut_run_everything_and_agree_afterwards() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
-    /// Whatever the sizes, loads and wishes: every slot runs once, and then nothing moves any more.
+    /// Checks that, whatever the sizes, loads and wishes, every slot runs once, and then nothing
+    /// moves any more.
     #[test]
     fn every_cluster_comes_to_rest(
         nodes in proptest::collection::vec((1_u32..64, 0_u32..120), 1..7),
@@ -486,7 +487,7 @@ fn what_was_just_won_is_kept_until_the_giver_is_known_to_go() {
     cluster.tell_all(&Event::Alive(id("c"), true));
     cluster.run(10);
     assert_eq!(cluster.on("b"), 1);
-    // On its way out there, which is not known yet.
+    // The slot is on its way out there, which is not known yet.
     cluster.set_view("b", NodeView { drained: true, ..view(16, 10) });
     cluster.run(1);
     assert_eq!(cluster.on("b"), 1, "nobody else may have it");

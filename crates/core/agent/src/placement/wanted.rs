@@ -1,12 +1,12 @@
-//! How many slots of what an application wants, and where its files tie it. From the records alone;
-//! asked by whoever feeds the machine.
+//! The number of slots that an application wants, and where its files tie it. Derived from the
+//! records alone; asked by those that feed the machine.
 
 use std::collections::BTreeMap;
 
 use model::{ApplicationSpec, NodeId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase};
 
-/// More instances of one process type than any one machine here could run; a typing error in a
-/// count must not fill memory.
+/// Slots of one process type, more than any one machine here could run; a typing error in a count
+/// must not fill memory.
 pub const SLOTS_MAX: u32 = 1_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,8 @@ pub struct Wanted {
     pub holder: Option<NodeId>,
 }
 
-/// What is served, and during a rollout also what is to be served; the larger of both counts.
+/// Returns what is wanted of the release that serves, and during a rollout also of the target; the
+/// larger of both counts.
 pub fn wanted(
     spec: &ApplicationSpec,
     releases: &BTreeMap<ReleaseId, Release>,
@@ -31,7 +32,7 @@ pub fn wanted(
         let own = releases.get(release).filter(|release| spec.owns(release));
         let Some(release) = own else { continue };
         if release.recipe.is_tied() {
-            // Until somebody holds its files, whoever coordinates the rollout is about to.
+            // Until some node holds its files, the rollout's coordinator is about to.
             wanted.holder = Some(holder.unwrap_or(&rollout.coordinator).clone());
         }
         for process in release.recipe.processes.keys() {
@@ -43,7 +44,7 @@ pub fn wanted(
     wanted
 }
 
-/// Wanted instances of one of the release's process types in the whole cluster.
+/// Returns the wanted instances of one of the release's process types in the whole cluster.
 pub fn count(spec: &ApplicationSpec, release: &Release, process: &ProcessType) -> u32 {
     let chosen = spec.processes.get(process).map(|spec| spec.count);
     let usual = release.recipe.processes.get(process).map_or(0, |recipe| recipe.default_count);

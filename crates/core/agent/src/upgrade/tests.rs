@@ -1,4 +1,4 @@
-//! Pictures of a few nodes, and what each makes of them.
+//! Tests of pictures of a few nodes, and what each makes of them.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn record(binary: ContentHash, phase: Option<TrialPhase>) -> NodeUpgrade {
     NodeUpgrade { v: 1, binary, trial, unknown: Default::default() }
 }
 
-/// Nodes `a`, `b`, `c`, of which `down` are not alive.
+/// Checks nodes `a`, `b`, `c`, of which `down` are not alive.
 fn check(phases: [Option<TrialPhase>; 3], down: &[&str], now: u64, expected: Standing) {
     let names = ["a", "b", "c"];
     let of = |phase| record(if phase == Some(TrialPhase::Done) { NEW } else { OLD }, phase);

@@ -1,38 +1,39 @@
-//! One node's trial of another binary: healthy for a while, and it stays; not so within the limit,
-//! or ended, and the node returns to the binary from before. The process from before drives it.
+//! One node's trial of another binary: if it is healthy for a while, it stays; if not so within the
+//! limit, or if it ended, the node returns to the binary from before. The process from before
+//! drives it.
 
 use std::collections::BTreeSet;
 
 use model::Timestamp;
 use model::value::ContentHash;
 
-/// It must be healthy for so long without a break.
+/// The milliseconds for which it must be healthy without a break.
 pub const HELD_MS: u64 = 2_000;
-/// A large store is opened within it, on a slow disk too.
+/// The milliseconds that a trial may take; a large store is opened within it, on a slow disk too.
 pub const LIMIT_MS: u64 = 120_000;
-/// Less would give no binary a chance.
+/// The least limit in milliseconds; a shorter one would give no binary a chance.
 pub const LIMIT_MIN_MS: u64 = 5_000;
-/// Nobody waits longer for a node that does not serve.
+/// The longest limit in milliseconds, as nobody waits longer for a node that does not serve.
 pub const LIMIT_MAX_MS: u64 = 600_000;
 
 /// What a node says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
-    /// None: it does not know yet.
+    /// The binary that it runs; `None` if it does not know yet.
     pub binary: Option<ContentHash>,
     /// Whether it has taken hold of what ran before.
     pub adopted: bool,
-    /// Instances that it has claimed, and of these the ready ones.
+    /// The instances that it has claimed, and of these the ready ones.
     pub claimed: BTreeSet<String>,
     pub ready: BTreeSet<String>,
-    /// Public addresses that are open.
+    /// The public addresses that are open.
     pub ports: BTreeSet<String>,
-    /// Other nodes that it finds alive.
+    /// The number of other nodes that it finds alive.
     pub peers: usize,
 }
 
 impl Vitals {
-    /// What is not as it was; none when all is well.
+    /// Returns what is not as it was; `None` if all is well.
     fn lacks(&self, before: &Vitals, binary: ContentHash) -> Option<String> {
         match self.binary {
             Some(running) if running == binary => {}
@@ -59,9 +60,9 @@ impl Vitals {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Said(Vitals),
-    /// It does not answer, and how.
+    /// It does not answer, in this way.
     Silent(String),
-    /// Its process is gone, and how.
+    /// Its process is gone, in this way.
     Ended(String),
 }
 
@@ -70,7 +71,7 @@ pub enum Verdict {
     GoOn,
     /// The new binary stays.
     Keep,
-    /// Back to the one from before, and why.
+    /// The node returns to the binary from before, for this reason.
     Return(String),
 }
 

@@ -1,11 +1,11 @@
-//! What is believed, one word at a time.
+//! Tests of what is believed, one word at a time.
 
 use super::*;
 use model::ProcessType;
 
 struct Court {
     jury: Jury,
-    /// As it stands in the store.
+    /// The verdict as it is in the store.
     standing: Option<Verdict>,
 }
 
@@ -85,7 +85,7 @@ fn a_checker_alone_in_its_cluster_is_believed() {
     assert_eq!(court.health(), Some(Health::Failing));
 }
 
-/// Others that are cut off are still on the roster.
+/// Other nodes that are cut off are still on the roster.
 #[test]
 fn a_cut_does_not_make_one_witness_enough() {
     let mut court = Court::new("a b c");

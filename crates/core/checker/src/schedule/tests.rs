@@ -1,4 +1,4 @@
-//! The checker's machine, one event at a time.
+//! Tests of the checker's machine, one event at a time.
 
 use super::*;
 use crate::probe::Method;
@@ -133,7 +133,7 @@ fn probes_at_once_are_bounded_and_lost_reports_are_made_up_for() {
     assert!(started.len() > PROBES_AT_ONCE_MAX, "{}", started.len());
 }
 
-/// Not to reach the node of an instance is no news of the instance.
+/// Failing to reach the node of an instance is no news of the instance.
 #[test]
 fn silence_is_no_verdict_and_takes_back_what_was_said() {
     let mut bench = Bench::new();

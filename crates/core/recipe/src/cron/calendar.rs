@@ -6,14 +6,14 @@
 pub(super) struct Reading {
     pub minute: u8,
     pub hour: u8,
-    /// From 1.
+    /// The day of the month, from 1.
     pub day: u8,
     pub month: u8,
-    /// Sunday is 0.
+    /// The day of the week; Sunday is 0.
     pub weekday: u8,
 }
 
-/// Of so many minutes after 1970 began, locally.
+/// Returns the reading this many minutes after 1970 began, locally.
 pub(super) fn reading(minutes: i64) -> Reading {
     let (days, of_day) = (minutes.div_euclid(1_440), minutes.rem_euclid(1_440));
     let z = days + 719_468;

@@ -10,10 +10,11 @@ use tz::TimeZone;
 use super::calendar::reading;
 use super::schedule::Schedule;
 
-/// A command that comes once a year is not lost by a week's downtime.
+/// The time looked back for what was due: a command that comes once a year is not lost by a week's
+/// downtime.
 pub const LOOK_BACK_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// After `since`, up to and with `now`; to the minute.
+/// Returns the latest due time after `since`, up to and including `now`; to the minute.
 pub fn latest_due(
     schedule: &Schedule,
     zone: &TimeZone,
@@ -29,7 +30,8 @@ pub fn latest_due(
         if is_due(schedule, zone, minute, here)? {
             return Some(Timestamp(minute as u64 * 60_000));
         }
-        // Nothing on this day: to the last minute of the day before, but not past a change.
+        // Nothing is due on this day: go on at the last minute of the day before, but not past a
+        // change.
         let into_day = here.rem_euclid(1_440);
         let skips = into_day > 0 && !schedule.has_day(reading(here));
         let before = local(zone, minute - into_day)?;
@@ -38,7 +40,7 @@ pub fn latest_due(
     None
 }
 
-/// Minutes after 1970 by the clocks there. None where the zone's data say nothing.
+/// Returns the minutes after 1970 by the clocks there; `None` if the zone's data say nothing.
 fn local(zone: &TimeZone, minute: i64) -> Option<i64> {
     let offset = zone.find_local_time_type(minute * 60).ok()?.ut_offset();
     Some(minute + i64::from(offset.div_euclid(60)))
@@ -56,7 +58,7 @@ fn is_due(schedule: &Schedule, zone: &TimeZone, minute: i64, here: i64) -> Optio
     if !matches(here) {
         return Some(false);
     }
-    // The same reading a while ago, before the clock was put back?
+    // Was it the same reading a while ago, before the clock was put back?
     for back in [30, 60, 120] {
         if local(zone, minute - back)? == here {
             return Some(false);

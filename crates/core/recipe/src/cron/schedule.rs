@@ -19,7 +19,7 @@ pub enum ScheduleError {
     Never(String),
 }
 
-/// Bit n stands for the value n.
+/// The fields as sets of values; bit n stands for the value n.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     minutes: u64,
@@ -27,10 +27,10 @@ pub struct Schedule {
     days: u64,
     months: u64,
     weekdays: u64,
-    /// As crontab has it: where both are restricted, either is enough.
+    /// Whether either day is enough, as in crontab: it is if both are restricted.
     any_day: bool,
     any_weekday: bool,
-    /// Names hours: a day on which the clock is changed does not skip or repeat it.
+    /// Whether it names hours: a day on which the clock is changed does not skip or repeat it.
     pub(super) names_hours: bool,
 }
 
@@ -50,14 +50,14 @@ const MONTH: Field = Field {
     high: 12,
     words: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
 };
-/// 7 is Sunday too.
+/// The day of the week, in which 7 is Sunday too.
 const WEEKDAY: Field = Field {
     name: "day of week",
     low: 0,
     high: 7,
     words: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 };
-/// By month, in a leap year.
+/// The days of each month, in a leap year.
 const DAYS: [u8; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
 impl std::str::FromStr for Schedule {

@@ -1,4 +1,4 @@
-//! Schedules against times that people can check in a calendar.
+//! Tests of schedules against times that people can check in a calendar.
 
 use model::record::Unknown;
 
@@ -8,7 +8,7 @@ fn utc() -> TimeZone {
     TimeZone::fixed(0).unwrap()
 }
 
-/// The rules of Berlin, as zone data end with them.
+/// Returns the rules of Berlin, as zone data end with them.
 fn berlin() -> TimeZone {
     let text = b"TZif2".iter().chain(&[0; 15]).chain(&[0; 16]).chain(&[0, 0, 0, 1, 0, 0, 0, 4]);
     let block = b"\0\0\0\0\0\0CET\0";
@@ -19,7 +19,7 @@ fn berlin() -> TimeZone {
     TimeZone::from_tz_data(&data).unwrap()
 }
 
-/// Seconds after 1970, as `date -u -d … +%s` prints them.
+/// Returns the time of seconds after 1970, as `date -u -d … +%s` prints them.
 fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000)
 }
@@ -29,7 +29,7 @@ fn due(schedule: &str, zone: &TimeZone, since: u64, now: u64) -> Option<u64> {
     latest_due(&schedule, zone, at(since), at(now)).map(|due| due.0 / 1_000)
 }
 
-/// 2026-11-21 00:00 UTC, a Saturday.
+/// 2026-11-21 00:00 UTC, a Saturday, in seconds.
 const SATURDAY: u64 = 1_795_219_200;
 const HOUR: u64 = 3_600;
 const DAY: u64 = 86_400;
@@ -45,7 +45,7 @@ fn the_latest_due_time_is_found() {
         ("0 4 * * mon-fri", Some(SATURDAY - DAY + 4 * HOUR)),
         ("0 0 * * 7", Some(SATURDAY - 6 * DAY)),
         ("15 3 1 * *", Some(SATURDAY - 20 * DAY + 3 * HOUR + 15 * 60)),
-        // Either is enough where both are restricted.
+        // Either day is enough where both are restricted.
         ("0 0 1 * fri", Some(SATURDAY - DAY)),
         ("0 0 1 jan *", Some(1_767_225_600)),
         ("0 0 29 2 *", None),
@@ -148,7 +148,7 @@ fn one_node_runs_what_is_due_once() {
     case.running = false;
     case.last = Some(run(five - HOUR, &other, false, 1));
     assert_eq!(case.decide(&owner), Decision::Nothing, "it runs elsewhere");
-    // Its node is gone.
+    // The node of the last run is gone.
     case.last = Some(run(five - HOUR, "z", false, 1));
     let again = Decision::Run { due: at(five - HOUR), attempt: 2 };
     assert_eq!(case.decide(&owner), again);

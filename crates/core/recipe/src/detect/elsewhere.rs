@@ -1,4 +1,4 @@
-//! What other platforms bring and nothing here does: named, with what to write instead.
+//! What other platforms bring and nothing here does: it is named, with what to write instead.
 
 use model::Recipe;
 
@@ -24,7 +24,7 @@ const WRAPPERS: &[(&[&str], &str)] = &[
     (&["jemalloc.sh"], "Heroku's jemalloc, which is not here: the program runs without it"),
 ];
 
-/// Why a command cannot run, and what to write instead; none for those that may.
+/// Returns why a command cannot run, and what to write instead; `None` if all may.
 pub fn refusal(tree: &SourceTree, recipe: &Recipe) -> Option<String> {
     let processes = recipe.processes.iter().map(|(name, one)| (name.as_str(), &one.command));
     let steps = recipe.release.iter().map(|step| ("release", &step.command));
@@ -79,7 +79,7 @@ fn of_command(tree: &SourceTree, name: &str, command: &str) -> Option<String> {
     }
 }
 
-/// For projects that say in a container's file alone how they run.
+/// Returns a hint for projects that say only in a container's file how they run.
 pub fn container_hint(tree: &SourceTree) -> Option<String> {
     if let Some(file) = DOCKERFILES.iter().find(|file| tree.exists(file)) {
         let text = tree.text(file).unwrap_or_default();
@@ -100,7 +100,7 @@ pub fn container_hint(tree: &SourceTree) -> Option<String> {
     ))
 }
 
-/// What the last ENTRYPOINT and CMD say, each as a list or as a line for a shell.
+/// Returns what the last ENTRYPOINT and CMD say, each as a list or as a line for a shell.
 fn container_command(text: &str) -> Option<String> {
     let joined = text.replace("\\\n", " ");
     let last = |word: &str| {

@@ -12,8 +12,8 @@ use crate::source::SourceTree;
 
 const PACKAGE_JSON: &str = "package.json";
 
-/// The recipe of a project of which `static.output` says that it is a site, where Node.js builds it
-/// and nothing of its own answers requests.
+/// Returns the recipe of a project of which `static.output` says that it is a site, if Node.js
+/// builds it and nothing of its own answers requests.
 pub fn of_project(tree: &SourceTree, manifest: &Manifest) -> Option<Result<Recipe, DetectError>> {
     let web = manifest.processes.iter().any(|(name, one)| name.is_web() && one.command.is_some());
     let procfile = tree
@@ -23,12 +23,13 @@ pub fn of_project(tree: &SourceTree, manifest: &Manifest) -> Option<Result<Recip
         return None;
     }
     let recipe = recipe_of(&front_end::FrontEnd, tree, String::new());
-    // Its build may be the project's own file's.
+    // The build may be that of the project's own file.
     let own_build = manifest.build.is_some() && recipe.is_err();
     (!own_build).then_some(recipe)
 }
 
-/// `finding` is the step that looks for what a build left.
+/// Applies what the manifest says of a site; `finding` is the step that looks for what a build
+/// left.
 pub fn apply(recipe: &mut Recipe, manifest: &Manifest, finding: Option<Step>) {
     let is_root = |mount: &StaticMount| mount.prefix == "/";
     let replaced = manifest.statics.iter().any(is_root);

@@ -10,7 +10,7 @@ use crate::manifest::relative_path;
 use crate::source::SourceTree;
 
 const MANAGE: &str = "manage.py";
-/// Where static files are collected when the settings name no directory.
+/// The directory in which static files are collected when the settings name none.
 const COLLECTED: &str = "staticfiles";
 
 pub struct Django;
@@ -81,7 +81,7 @@ impl Framework for Django {
     }
 }
 
-/// What stands in quotes after `DJANGO_SETTINGS_MODULE`.
+/// Returns what is in quotes after `DJANGO_SETTINGS_MODULE`.
 fn settings_module(manage: &str) -> Option<String> {
     let after = manage.split_once("DJANGO_SETTINGS_MODULE")?.1;
     let rest = after.trim_start_matches(['"', '\'']);
@@ -145,8 +145,9 @@ fn start(
     }
 }
 
-/// STATIC_ROOT is set from outside where the settings leave it out, so that nobody's file is
-/// touched. `DISABLE_COLLECTSTATIC` is what people know from elsewhere.
+/// Returns the step that collects static files. STATIC_ROOT is set from outside if the settings
+/// leave it out, so that nobody's file is touched. `DISABLE_COLLECTSTATIC` is what people know from
+/// elsewhere.
 fn collect_static(module: &str) -> Step {
     let program = format!(
         "import os, sys; sys.path.insert(0, os.getcwd()); \
@@ -168,8 +169,9 @@ fn collect_static(module: &str) -> Step {
     Step { name: "Collecting static files".into(), command }
 }
 
-/// Settings without a database have one all the same, whose engine refuses everything. Asked as
-/// manage.py itself loads them; whatever else goes wrong is for the migration to say.
+/// Returns the step that migrates. Settings without a database have one all the same, whose engine
+/// refuses everything: they are asked as manage.py itself loads them; anything else that goes wrong
+/// is for the migration to say.
 fn migrate() -> Step {
     let ask = "import sys; from django.conf import settings; \
                sys.exit(3 if all(one.get(\"ENGINE\", \"\") in (\"\", \"django.db.backends.dummy\") \
@@ -207,7 +209,7 @@ impl<'a> Settings<'a> {
         Settings { file, texts }
     }
 
-    /// The right side of `KEY = …` at the left margin; the last one counts, as in Python.
+    /// Returns the right side of `KEY = …` at the left margin; the last one counts, as in Python.
     fn value_of(&self, key: &str) -> Option<&'a str> {
         let assigned = |text: &&'a str| {
             text.lines().rev().find_map(|line| {
@@ -222,8 +224,8 @@ impl<'a> Settings<'a> {
         self.value_of(key).is_some() || self.texts.iter().any(|text| text.contains(key))
     }
 
-    /// The last text in quotes: of `BASE_DIR / "static"` and `os.path.join(BASE_DIR, 'static')`
-    /// too.
+    /// Returns the last text in quotes, also of `BASE_DIR / "static"` and `os.path.join(BASE_DIR,
+    /// 'static')`.
     fn text_of(&self, key: &str) -> Option<&'a str> {
         let value = self.value_of(key)?;
         let code = value.split(" #").next().unwrap_or(value);
@@ -231,7 +233,7 @@ impl<'a> Settings<'a> {
         texts.last().copied()
     }
 
-    /// A path inside the project, if it is one and can be read off.
+    /// Returns a path inside the project, if it is one and can be read off.
     fn path_of(&self, key: &str) -> Option<String> {
         let value = self.value_of(key)?;
         let based =
@@ -241,7 +243,7 @@ impl<'a> Settings<'a> {
         if known && !parts.is_empty() { relative_path(&parts.join("/")).ok() } else { None }
     }
 
-    /// As a mount's prefix; none for another host.
+    /// Returns the value as a mount's prefix; `None` if it names another host.
     fn prefix_of(&self, key: &str) -> Option<String> {
         let url = self.text_of(key)?;
         let inner = url.trim_matches('/');
@@ -278,7 +280,8 @@ impl<'a> Settings<'a> {
         paths
     }
 
-    /// The data are in a database server, sessions too: instances answer alike.
+    /// Returns whether the data are in a database server, sessions too, so that instances answer
+    /// alike.
     fn keep_nothing(&self) -> bool {
         let says = |word: &str| {
             let mut lines = self.texts.iter().flat_map(|text| text.lines());
@@ -295,7 +298,7 @@ impl<'a> Settings<'a> {
         server && !in_memory && !says("sessions.backends.file")
     }
 
-    /// `startproject` writes its version into the settings.
+    /// Returns the version that `startproject` writes into the settings.
     fn generated_by(&self) -> String {
         let version = self.texts.iter().find_map(|text| {
             let rest = text.split_once("using Django ")?.1;

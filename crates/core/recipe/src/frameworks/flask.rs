@@ -37,7 +37,7 @@ impl Framework for Flask {
                 return Err(RecipeError(why.into()));
             }
         };
-        // Flask's own place for what is not code.
+        // Flask has a place of its own for what is not code.
         let mut persist = vec!["instance".to_owned()];
         persist.extend(sqlite::named_in_code(tree, "*.py"));
         let mut recipe = Recipe { processes, path: path(true), persist, ..Recipe::default() };

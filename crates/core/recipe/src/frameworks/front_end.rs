@@ -29,7 +29,7 @@ pub enum Role {
     Site(Site),
     /// The generator makes a server, which is started by this command.
     Server(String),
-    /// It cannot be used as it is; the text says what to do.
+    /// The generator cannot be used as it is; the text says what to do.
     Unusable(String),
 }
 
@@ -42,27 +42,27 @@ pub struct Site {
     pub script: Option<String>,
     /// What builds it where no script does.
     pub command: Option<String>,
-    /// Where the pages are afterwards; none where only the build tells.
+    /// The directory that has the pages afterwards; `None` if only the build tells.
     pub output: Option<String>,
-    /// For pages that the browser makes, relative to `output`.
+    /// The file that answers for pages that the browser makes, relative to `output`.
     pub fallback: Option<String>,
-    /// The path below which pages ask for their files, where that is not `/`.
+    /// The path below which pages ask for their files, if that is not `/`.
     pub base: Option<String>,
 }
 
-/// In this order a script of package.json is the one that builds.
+/// Scripts of package.json that may build, in order of preference.
 const BUILD_SCRIPTS: &[&str] = &["heroku-postbuild", "build"];
 
 pub fn build_script<'a>(package: &Package, names: &[&'a str]) -> Option<&'a str> {
     names.iter().copied().find(|name| package.script(name).is_some())
 }
 
-/// The script that builds a Node.js project, whatever it is.
+/// Returns the script that builds a Node.js project, whatever kind of project it is.
 pub fn usual_build_script(package: &Package) -> Option<&'static str> {
     build_script(package, BUILD_SCRIPTS)
 }
 
-/// None for a project of Node.js that has a server, or nothing to build.
+/// Returns the role of a project; `None` for one of Node.js that has a server, or nothing to build.
 pub fn role(tree: &SourceTree, package: &Package) -> Option<Role> {
     let start = package.script("start");
     let has_server = start.is_some_and(|start| !is_development_server(package, start));
@@ -80,7 +80,7 @@ pub fn role(tree: &SourceTree, package: &Package) -> Option<Role> {
     }
 }
 
-/// A web process of the project's own gets all requests.
+/// Returns whether a web process of the project's own gets all requests.
 fn procfile_names_web(tree: &SourceTree) -> bool {
     let parsed = tree.text(PROCFILE).map(procfile::parse);
     parsed.is_some_and(|parsed| {
@@ -129,14 +129,14 @@ impl Framework for FrontEnd {
         let site = match role(tree, &package) {
             Some(Role::Site(site)) => site,
             Some(Role::Unusable(why)) => return Err(RecipeError(why)),
-            // Somebody says that it is one.
+            // The user says that it is a site.
             Some(Role::Server(_)) | None => javascript::unknown(tree, &package),
         };
         built_by_node(tree, &package, site)
     }
 }
 
-/// Packages, the build, and where its pages are.
+/// Returns the recipe of a site that Node.js builds: packages, the build, and where its pages are.
 fn built_by_node(
     tree: &SourceTree,
     package: &Package,

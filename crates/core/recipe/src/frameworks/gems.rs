@@ -1,4 +1,5 @@
-//! How a Ruby project's gems are installed and which web server it brings. Used by Rails and Rack.
+//! The gems of a Ruby project: how they are installed and which web server they bring. Used by
+//! Rails and Rack.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use crate::source::SourceTree;
 pub const GEMFILE: &str = "Gemfile";
 pub const GEMFILE_LOCK: &str = "Gemfile.lock";
 
-/// Whether a gem is in the bundle: in `Gemfile.lock`, or in a `Gemfile` that has no lock yet.
+/// Returns whether a gem is in the bundle: in `Gemfile.lock`, or in a `Gemfile` that has no lock
+/// yet.
 pub fn lists(tree: &SourceTree, gem: &str) -> bool {
     if let Some(lock) = tree.text(GEMFILE_LOCK) {
         let is_it = |line: &str| line.trim_start().split([' ', '!']).next() == Some(gem);
@@ -23,22 +25,23 @@ pub fn lists(tree: &SourceTree, gem: &str) -> bool {
     tree.text(GEMFILE).is_some_and(|text| text.lines().any(is_it))
 }
 
-/// What the servers' own settings leave no other way to say.
+/// A file for what the servers' own settings leave no other way to say.
 const UNICORN_CONFIG: &str = "tmp/unicorn_cortex.rb";
 
-/// Directories and files that the server needs, as empty directories are in no repository.
+/// Returns the step that makes directories and files that the server needs, as empty directories
+/// are in no repository.
 pub fn server_files(tree: &SourceTree) -> Step {
     let mut command = "mkdir -p tmp/pids".to_owned();
     if lists(tree, "unicorn") {
-        // Loaded before the port is bound: a broken application never looks ready.
+        // The application is loaded before the port is bound: a broken one never looks ready.
         let line = "preload_app true";
         command.push_str(&format!(" && echo '{line}' > {UNICORN_CONFIG}"));
     }
     Step { name: "Preparing the server's files".into(), command }
 }
 
-/// Gems of the operating system are taken where they fit, which needs no network; otherwise all of
-/// them are installed into the release.
+/// Returns the steps that install gems. Those of the operating system are taken if they fit, which
+/// needs no network; otherwise all of them are installed into the release.
 pub fn install() -> Vec<Step> {
     vec![Step {
         name: "Installing gems".into(),
@@ -59,7 +62,7 @@ pub fn environment() -> BTreeMap<String, String> {
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// A start command and the requests that it takes at a time.
+/// A start command and the number of requests that it takes at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     pub command: String,
@@ -67,8 +70,8 @@ pub struct Server {
     pub notes: Vec<String>,
 }
 
-/// The web server that the bundle names, told to listen where it shall, whatever its own
-/// configuration says. None where there is none of those known.
+/// Returns the web server that the bundle names, told to listen where it shall, whatever its own
+/// configuration says; `None` if it names no known one.
 pub fn server(tree: &SourceTree, environment: &str) -> Option<Server> {
     let mut notes = Vec::new();
     let (command, concurrency) = if lists(tree, "puma") {

@@ -7,8 +7,8 @@ use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::procfile::PROCFILE;
 use crate::source::{SourceFile, SourceTree};
 
-/// Modules are shared by all applications; the build cache is too, by `XDG_CACHE_HOME`. Writable,
-/// so that the cache can be pruned.
+/// The command that builds. Modules are shared by all applications; the build cache is too, by
+/// `XDG_CACHE_HOME`. They are writable, so that the cache can be pruned.
 const BUILD: &str = "env GOMODCACHE=\"$XDG_CACHE_HOME/go-mod\" go build -modcacherw";
 
 pub struct Go;
@@ -55,8 +55,8 @@ impl Framework for Go {
     }
 }
 
-/// Heroku puts programs into `bin`, which is searched, under the names that Go gives them: people's
-/// Procfiles start them so.
+/// Returns the programs that the Procfile names. Heroku puts programs into `bin`, which is
+/// searched, under the names that Go gives them: people's Procfiles start them so.
 fn named_in_procfile(tree: &SourceTree) -> Vec<String> {
     let procfile = tree.text(PROCFILE).unwrap_or_default();
     let names = |name: &str| {
@@ -72,7 +72,8 @@ fn named_in_procfile(tree: &SourceTree) -> Vec<String> {
     packages.into_iter().map(|package| format!("./{package}")).collect()
 }
 
-/// The Procfile starts these as `./NAME`, where `go build` puts a program by itself.
+/// Returns the programs that the Procfile starts as `./NAME`, where `go build` puts a program by
+/// itself.
 fn linked(tree: &SourceTree, packages: &[String]) -> Vec<String> {
     let procfile = tree.text(PROCFILE).unwrap_or_default();
     let asked = |name: &&str| {
@@ -88,7 +89,7 @@ fn linked(tree: &SourceTree, packages: &[String]) -> Vec<String> {
     names.filter(|name| asked(&name.as_str())).map(|name| shell_word(&name)).collect()
 }
 
-/// The last part of the module's path that is no version.
+/// Returns the last part of the module's path that is no version.
 fn module_name(go_mod: &str) -> Option<&str> {
     let mut lines = go_mod.lines().map(str::trim);
     let path = lines.find_map(|line| line.strip_prefix("module "))?.trim().trim_matches('"');
@@ -99,7 +100,7 @@ fn module_name(go_mod: &str) -> Option<&str> {
     path.rsplit('/').find(|part| !is_version(part))
 }
 
-/// The root, or the first of `cmd/`: the usual layout of a module with libraries.
+/// Returns the root, or the first of `cmd/`: the usual layout of a module with libraries.
 fn main_package(tree: &SourceTree) -> Option<String> {
     let found = main_packages(tree);
     let root = found.iter().find(|directory| directory.is_empty());
@@ -107,7 +108,7 @@ fn main_package(tree: &SourceTree) -> Option<String> {
         .map(|directory| format!("./{directory}"))
 }
 
-/// Directories with a main package.
+/// Returns the directories with a main package.
 fn main_packages(tree: &SourceTree) -> Vec<String> {
     let is_main = |(path, file): &(&str, &SourceFile)| {
         let text = file.text.as_deref().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Haskell's web servers: Yesod, Scotty, Servant, Snap, Happstack and whatever else Cabal or Stack
-//! builds into one executable.
+//! Haskell's web servers: Yesod, Scotty, Servant, Snap, Happstack and anything else that Cabal or
+//! Stack builds into one executable.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,20 @@ use model::release::Step;
 use super::{Framework, RecipeError, port_note, sqlite, web_only};
 use crate::source::SourceTree;
 
-/// Packages that make a project a web application; Yesod, Scotty and Servant stand on Warp.
+/// Packages that make a project a web application; Yesod, Scotty and Servant are built on Warp.
 const SERVERS: &[&str] = &["yesod", "scotty", "servant-server", SNAP, "happstack-server", "warp"];
 const SNAP: &str = "snap-server";
 const PACKAGE_YAML: &str = "package.yaml";
-/// Where a program of Snap leaves it to its own command line what it listens on.
+/// The options that tell a program of Snap what it listens on, which it leaves to its own command
+/// line.
 const SNAP_OPTIONS: &[&str] =
     &["quickHttpServe", "commandLineConfig", "commandLineAppConfig", "serveSnaplet"];
-/// The settings of Yesod's own generator.
+/// The settings file of Yesod's own generator.
 const SETTINGS: &str = "config/settings.yml";
 
-/// Packages of the operating system need no index and no network; where they do not suffice, the
-/// index is fetched. Compiled packages are shared, what this application compiled is kept for it.
+/// The command that builds with Cabal. Packages of the operating system need no index and no
+/// network; if they do not suffice, the index is fetched. Compiled packages are shared, what this
+/// application compiled is kept for it.
 const CABAL: &str = "export CABAL_DIR=\"$XDG_CACHE_HOME/cabal\" && mkdir -p \"$CABAL_DIR\" \
     && build() { cabal \"$@\" --builddir=\"$CORTEX_CACHE/dist\" exe:NAME; } \
     && here=--config-file=/dev/null && if build $here v2-build --offline -v1; \
@@ -58,7 +60,7 @@ impl Framework for Haskell {
         let command = if stack { STACK } else { CABAL }.replace("NAME", &name);
         let mut persist = sqlite::named_in_code(tree, "*.hs");
         persist.extend(settings_database(tree.text(SETTINGS).unwrap_or_default()));
-        // Yesod's generator reads these; for others the address stands in HOST and PORT.
+        // Programs of Yesod's generator read these; others find the address in HOST and PORT.
         let host = ("YESOD_HOST".to_owned(), "127.0.0.1".to_owned());
         let mut notes = port_note(tree, "*.hs", "System.Environment.getEnv \"PORT\"");
         let snap = depends_on(text, SNAP) && has_snap_options(tree);
@@ -86,8 +88,8 @@ fn has_snap_options(tree: &SourceTree) -> bool {
     texts.any(|text| SNAP_OPTIONS.iter().any(|word| text.contains(word)))
 }
 
-/// The name as a word of its own, or with what is made for it: `yesod-core`. What ends it may be
-/// a bound: `scotty^>=0.12`.
+/// Returns whether the name occurs as a word of its own, or with what is made for it: `yesod-core`.
+/// A bound may end it: `scotty^>=0.12`.
 fn depends_on(text: &str, package: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '-']));
     let yaml = text.lines().filter_map(|line| line.trim_start().strip_prefix("- "));
@@ -98,7 +100,7 @@ fn depends_on(text: &str, package: &str) -> bool {
     })
 }
 
-/// Of several the first: `executable NAME`, or the first key below `executables:`.
+/// Returns the first executable: of `executable NAME`, or the first key below `executables:`.
 fn executable(file: &str, text: &str) -> Option<String> {
     let name = if file == PACKAGE_YAML {
         let mut lines = text.lines().skip_while(|line| !line.starts_with("executables:")).skip(1);
@@ -114,7 +116,7 @@ fn executable(file: &str, text: &str) -> Option<String> {
         .then(|| name.replace('\'', ""))
 }
 
-/// `database: "_env:YESOD_SQLITE_DATABASE:shop.sqlite3"`.
+/// Returns the file in `database: "_env:YESOD_SQLITE_DATABASE:shop.sqlite3"`.
 fn settings_database(yaml: &str) -> Option<String> {
     let value = yaml.lines().find_map(|line| line.trim().strip_prefix("database:"))?;
     let value = value.split('#').next()?.trim().trim_matches(['"', '\'']);

@@ -17,7 +17,7 @@ const SERVERS: &[(&str, &str)] = &[
 /// Plugins that put everything into one archive which `java -jar` starts.
 const PACKERS: &[&str] =
     &["spring-boot-maven-plugin", "maven-shade-plugin", "maven-assembly-plugin"];
-/// The largest holds the packages as well.
+/// The command that takes the largest archive, which holds the packages as well.
 const TAKE_LARGEST: &str = "cp \"$(ls -S target/*.jar | grep -v -e '-sources\\.jar$' \
     -e '-javadoc\\.jar$' -e '/original-' | head -n 1)\" .cortex-app.jar";
 
@@ -58,7 +58,7 @@ impl Framework for Java {
             (command, format!("-cp 'target/classes:target/dependency/*' {main}"))
         };
         let mut notes = port_note(tree, "*.java", "System.getenv(\"PORT\")");
-        // It takes SERVER_ADDRESS and SERVER_PORT by itself.
+        // Spring Boot takes SERVER_ADDRESS and SERVER_PORT by itself.
         notes.retain(|_| !text.contains("spring-boot"));
         Ok(Recipe {
             build: vec![Step { name: "Building with Maven".into(), command: build }],
@@ -70,7 +70,7 @@ impl Framework for Java {
     }
 }
 
-/// `<mainClass>` of some plugin, or the only class with a `main`.
+/// Returns the `<mainClass>` of some plugin, or the only class with a `main`.
 fn main_class(tree: &SourceTree, pom: &str) -> Result<String, RecipeError> {
     let named = pom.split("<mainClass>").nth(1).and_then(|rest| rest.split('<').next());
     let mut found: Vec<String> = named.map(|name| name.trim().to_owned()).into_iter().collect();

@@ -1,5 +1,5 @@
-//! Next.js: built, then served by its own server, by the standalone one where the project asks for
-//! it, or by the router where it exports files.
+//! Next.js: built, then served by its own server, by the standalone one if the project asks for it,
+//! or by the router if it exports files.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::package_json::{PACKAGE_JSON, Package};
 use super::{Framework, RecipeError, packages, site_mount, web_only};
 use crate::source::SourceTree;
 
-/// What `output: 'standalone'` leaves for others to do.
+/// The command for what `output: 'standalone'` leaves for others to do.
 const STANDALONE: &str = "for d in public .next/static; do [ ! -d $d ] || { mkdir -p \
     .next/standalone/$d && cp -r $d/. .next/standalone/$d/; }; done";
 
@@ -60,7 +60,7 @@ impl Framework for NextJs {
         let mut recipe = Recipe {
             environment: node::environment(true),
             path: packages.path(),
-            // That is a link to this node's own.
+            // The cache is a link to this node's own.
             portable: Some(Portable { without: vec![".next/cache".into()] }),
             notes: packages.notes.clone(),
             ..Recipe::default()
@@ -88,7 +88,7 @@ impl Framework for NextJs {
     }
 }
 
-/// Nothing runs: the router serves what was written.
+/// Plans the export of a site: nothing runs, the router serves what was written.
 fn export(tree: &SourceTree, build: &mut Vec<Step>, recipe: &mut Recipe, directory: &str) {
     build.push(Finding::new(tree, Some(directory)).step());
     recipe.statics = site_mount("/", directory, None);
@@ -103,7 +103,8 @@ fn lists_next(tree: &SourceTree) -> bool {
     Package::read(tree).is_ok_and(|package| package.lists("next"))
 }
 
-/// `output: 'standalone'` and the like of next.config.js and its kin, by reading.
+/// Returns the value of `output: 'standalone'` and the like in next.config.js and its kin, by
+/// reading.
 fn setting(tree: &SourceTree, key: &str) -> Option<String> {
     let (_, file) = tree.named("next.config.*").find(|(path, _)| !path.contains('/'))?;
     let lines = file.text.as_deref()?.lines().map(str::trim);

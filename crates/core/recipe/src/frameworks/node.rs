@@ -12,7 +12,7 @@ use super::{Framework, RecipeError, shell_word, site_mount, sqlite, static_site,
 use crate::procfile::{self, PROCFILE};
 use crate::source::SourceTree;
 
-/// Node's own default and the names that generators use.
+/// Programs to start: Node's own default and the names that generators use.
 const PROGRAMS: &[&str] =
     &["index.js", "server.js", "app.js", "main.js", "index.mjs", "server.mjs"];
 /// Scripts that may need what only development needs: they build, or install what does.
@@ -102,8 +102,8 @@ fn builds(package: &Package) -> bool {
     BUILDING.iter().any(|name| package.script(name).is_some())
 }
 
-/// Whether all that runs is Node.js itself with a file: other programs may come out of packages
-/// that are listed for development.
+/// Returns whether all that runs is Node.js itself with a file: other programs may come out of
+/// packages that are listed for development.
 fn runs_plainly(tree: &SourceTree, start: Option<&Start>) -> bool {
     let lines = tree.text(PROCFILE).map(procfile::parse).and_then(Result::ok).unwrap_or_default();
     let plain = |command: &str| command.split_whitespace().next() == Some("node");
@@ -112,7 +112,7 @@ fn runs_plainly(tree: &SourceTree, start: Option<&Start>) -> bool {
     web && lines.into_iter().all(|command| plain(command))
 }
 
-/// The manager, what the project does before, and the packages.
+/// Returns the steps for the manager, what the project does before, and the packages.
 pub fn prepare(package: &Package, packages: &Packages) -> Vec<Step> {
     let mut steps: Vec<Step> = packages.tool().into_iter().collect();
     if package.script("heroku-prebuild").is_some() {
@@ -135,7 +135,8 @@ pub fn clean_up(package: &Package, packages: &Packages) -> Option<Step> {
     })
 }
 
-/// What is built may install packages of its own, in directories below.
+/// Returns the variables of builds and processes. What is built may install packages of its own, in
+/// directories below.
 pub fn environment(development: bool) -> BTreeMap<String, String> {
     let mut variables = vec![
         ("NODE_ENV", "production"),
@@ -149,17 +150,17 @@ pub fn environment(development: bool) -> BTreeMap<String, String> {
 }
 
 struct Start {
-    /// As the project writes it, or as it is called.
+    /// The command as the project writes it, or as it is called.
     text: String,
     kind: StartKind,
-    /// The program, where it is known.
+    /// The file of the program, if it is known.
     file: Option<String>,
     note: Option<String>,
 }
 
 #[derive(PartialEq)]
 enum StartKind {
-    /// The start script, by the package manager.
+    /// The start script, run by the package manager.
     Script,
     /// A program of Node.js, or of a package.
     Program,
@@ -203,7 +204,7 @@ fn start(tree: &SourceTree, package: &Package) -> Option<Start> {
     Some(Start { note, ..Start::program(text, Some(file)) })
 }
 
-/// The main file, or one with a usual name; and what is odd.
+/// Returns the main file, or one with a usual name; and what is odd.
 fn program(tree: &SourceTree, package: &Package) -> (Option<String>, Option<String>) {
     let main = package.text(&["main"]).map(|main| main.trim_start_matches("./"));
     let exists = |file: &str| {
@@ -219,7 +220,7 @@ fn program(tree: &SourceTree, package: &Package) -> (Option<String>, Option<Stri
     (found.or_else(|| if compiled { None } else { usual() }), note)
 }
 
-/// What the build script makes of TypeScript and the like, where `main` names it.
+/// Returns what the build script makes of TypeScript and the like, if `main` names it.
 fn compiled_program(package: &Package) -> Option<String> {
     let main = package.text(&["main"])?.trim_start_matches("./");
     let script = front_end::usual_build_script(package).and_then(|name| package.script(name))?;
@@ -227,7 +228,7 @@ fn compiled_program(package: &Package) -> Option<String> {
     (built && front_end::only_compiles(script)).then(|| main.to_owned())
 }
 
-/// Whether a project without a start script has a program that is a server.
+/// Returns whether a project without a start script has a program that is a server.
 pub fn listens(tree: &SourceTree, package: &Package) -> bool {
     if compiled_program(package).is_some() {
         return true;
@@ -245,8 +246,8 @@ fn port_note(tree: &SourceTree, file: &str) -> Option<String> {
     })
 }
 
-/// Express serves a directory of the project by its own route; only the usual line is taken over,
-/// as files under another prefix or behind a login must not be.
+/// Returns directories that Express serves by its own route; only the usual line is taken over, as
+/// files under another prefix or behind a login must not be.
 fn statics(tree: &SourceTree) -> Vec<StaticMount> {
     let usual = [
         "express.static('public')",

@@ -11,12 +11,12 @@ const LISTS: &[&str] = &["dependencies", "devDependencies", "optionalDependencie
 pub struct Package(Value);
 
 impl Package {
-    /// Of the root.
+    /// Reads the one in the root.
     pub fn read(tree: &SourceTree) -> Result<Package, String> {
         Package::at(tree, "")
     }
 
-    /// Of a directory below the root; the empty path means the root.
+    /// Reads the one of a directory below the root; the empty path means the root.
     pub fn at(tree: &SourceTree, directory: &str) -> Result<Package, String> {
         let path = within(directory, PACKAGE_JSON);
         let text = tree.text(&path).ok_or(format!("{path} is missing or no text"))?;
@@ -31,7 +31,7 @@ impl Package {
         self.text(&["scripts", name])
     }
 
-    /// The texts of all scripts.
+    /// Returns the texts of all scripts.
     pub fn scripts(&self) -> impl Iterator<Item = &str> {
         let scripts = self.0.get("scripts").and_then(Value::as_object);
         scripts.into_iter().flat_map(|scripts| scripts.values().filter_map(Value::as_str))
@@ -46,7 +46,7 @@ impl Package {
         self.0.get(key).is_some()
     }
 
-    /// Whether a package is listed, for running or for development.
+    /// Returns whether a package is listed, for running or for development.
     pub fn lists(&self, name: &str) -> bool {
         self.version(name).is_some()
     }
@@ -60,7 +60,7 @@ impl Package {
     }
 }
 
-/// A path in a directory; the empty directory is the root.
+/// Returns a path in a directory; the empty directory is the root.
 pub fn within(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }

@@ -1,4 +1,4 @@
-//! Which package manager a Node.js project asks for, in which version, and how its packages are
+//! The package manager that a Node.js project asks for, in which version, and how its packages are
 //! installed and its scripts run by it. Used by Node.js applications and sites, and by others whose
 //! assets need packages.
 
@@ -11,12 +11,12 @@ use super::shell_word;
 use crate::source::SourceTree;
 use manager::{Chosen, Kind};
 
-/// Where a manager in the project's own version lies, relative to the directory of package.json.
+/// The directory of a manager in the project's own version, relative to that of package.json.
 const TOOLS: &str = ".cortex-tools";
 const TOOLS_BIN: &str = ".cortex-tools/node_modules/.bin";
 const BIN: &str = "node_modules/.bin";
 
-/// How packages are installed and scripts run.
+/// The way to install packages and run scripts.
 #[derive(Clone, Debug)]
 pub struct Packages {
     chosen: Chosen,
@@ -26,8 +26,8 @@ pub struct Packages {
     pub notes: Vec<String>,
 }
 
-/// Of the project in `directory`; the empty path means the root. `development` packages are wanted
-/// where something is built with them.
+/// Returns the packages of the project in `directory`; the empty path means the root. `development`
+/// packages are wanted if something is built with them.
 pub fn of(
     tree: &SourceTree,
     directory: &str,
@@ -58,14 +58,15 @@ pub fn of(
     Ok(Packages { chosen, directory: directory.to_owned(), install, notes })
 }
 
-/// As the lock says, or not at all: what was tested is what runs.
+/// Returns the command that installs as the lock says, or not at all: what was tested is what runs.
 fn npm_install(locked: bool, development: bool) -> String {
     let which = if development { "--include=dev" } else { "--omit=dev" };
     let command = if locked { "ci" } else { "install" };
     format!("npm {command} {which} --no-audit --no-fund --loglevel=error")
 }
 
-/// Plug'n'Play loads packages out of its cache, which therefore has to be the release's own.
+/// Returns the command of newer Yarns. Plug'n'Play loads packages out of its cache, which therefore
+/// has to be the release's own.
 fn berry_install(locked: bool, plug_and_play: bool) -> String {
     let cache = if plug_and_play { "YARN_ENABLE_GLOBAL_CACHE=false " } else { "" };
     let path = "YARN_ENABLE_TELEMETRY=0 YARN_ENABLE_PROGRESS_BARS=false";
@@ -75,7 +76,7 @@ fn berry_install(locked: bool, plug_and_play: bool) -> String {
 }
 
 impl Packages {
-    /// The manager itself, where it is not the machine's, and then the packages.
+    /// Returns the steps for the manager itself, if it is not the machine's, and then the packages.
     pub fn steps(&self) -> Vec<Step> {
         self.tool().into_iter().chain([self.install()]).collect()
     }
@@ -85,10 +86,11 @@ impl Packages {
         Step { name, command: self.within(self.install.clone()) }
     }
 
-    /// The manager alone, for whoever runs scripts before packages are there.
+    /// Returns the step for the manager alone, for callers that run scripts before packages are
+    /// there.
     pub fn tool(&self) -> Option<Step> {
         if let Some(file) = &self.chosen.program {
-            // Called by any path, it finds the file beside itself.
+            // Whatever path it is called by, it finds the file beside itself.
             let script = format!("#!/bin/sh\nexec node \"${{0%/*}}/../../../{file}\" \"$@\"\n");
             let command = format!(
                 "mkdir -p {TOOLS_BIN} && printf %s {} > {TOOLS_BIN}/yarn && chmod +x {TOOLS_BIN}/yarn",
@@ -98,8 +100,8 @@ impl Packages {
         }
         let version = self.chosen.version.as_deref()?;
         let package = format!("{}@{version}", self.chosen.kind.package());
-        // `--prefix` would move the place where npm looks for the machine's settings, and without
-        // a package.json npm looks for one above. The project's settings may name a registry.
+        // `--prefix` would move the place where npm looks for the machine's settings, and without a
+        // package.json npm looks for one above. The project's settings may name a registry.
         let command = format!(
             "mkdir -p {TOOLS} && echo '{{}}' > {TOOLS}/package.json && \
              {{ ! test -f .npmrc || cp .npmrc {TOOLS}/; }} && cd {TOOLS} && \
@@ -121,7 +123,7 @@ impl Packages {
         self.chosen.plug_and_play
     }
 
-    /// Directories that come first in `PATH`, so that scripts call the same manager.
+    /// Returns the directories that come first in `PATH`, so that scripts call the same manager.
     pub fn path(&self) -> Vec<String> {
         let own = self.chosen.program.is_some() || self.chosen.version.is_some();
         let tools = own.then(|| within(&self.directory, TOOLS_BIN));
@@ -134,7 +136,7 @@ impl Packages {
         ignore.then(|| ("YARN_IGNORE_PATH".into(), "1".into()))
     }
 
-    /// The command that runs a script of package.json.
+    /// Returns the command that runs a script of package.json.
     pub fn run(&self, script: &str) -> String {
         format!("{} run {}", self.chosen.kind.program(), shell_word(script))
     }
@@ -146,13 +148,14 @@ impl Packages {
         }
     }
 
-    /// A program of Node.js itself or of a package, where packages are found.
+    /// Returns the command for a program of Node.js itself or of a package, where packages are
+    /// found.
     pub fn call(&self, command: &str) -> String {
         if self.chosen.plug_and_play { format!("yarn {command}") } else { command.to_owned() }
     }
 }
 
-/// For those who need only the packages of their assets.
+/// Returns the packages for projects that need only those of their assets.
 pub fn for_assets(tree: &SourceTree, directory: &str) -> Result<Packages, String> {
     of(tree, directory, &Package::at(tree, directory)?, true)
 }

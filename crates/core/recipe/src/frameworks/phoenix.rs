@@ -10,12 +10,13 @@ use crate::source::SourceTree;
 
 const MIX: &str = "mix.exs";
 
-/// Packages of the project's own `deps` need neither Hex nor the network.
+/// The command that fetches packages; the project's own `deps` need neither Hex nor the network.
 const DEPENDENCIES: &str = "export HEX_HOME=\"$XDG_CACHE_HOME/hex\"; mix deps.loadpaths --no-compile \
     >/dev/null 2>&1 || { mix local.hex --force --if-missing && mix local.rebar --force --if-missing \
     && mix deps.get --only prod; } && mix deps.compile";
 
-/// Generated settings let every network in; whoever has an `http` listens on loopback instead.
+/// The command that starts it. Generated settings let every network in; a project that has an
+/// `http` listens on loopback instead.
 const START: &str = "exec mix run --no-compile --no-start --no-halt -e '
 app = Mix.Project.config()[:app]
 {:ok, host} = System.fetch_env!(\"HOST\") |> to_charlist() |> :inet.parse_address()
@@ -79,7 +80,7 @@ impl Framework for Phoenix {
     }
 }
 
-/// `"assets.deploy": […]` as it stands under `aliases`, and not in a comment.
+/// Returns whether `"assets.deploy": […]` is there under `aliases`, and not in a comment.
 fn has_alias(mix: &str, name: &str) -> bool {
     let code = mix.lines().map(|line| line.split('#').next().unwrap_or_default().trim_start());
     let key = format!("\"{name}\"");

@@ -1,5 +1,5 @@
-//! PHP, by its own web server: one request at a time, so several instances. What nginx or Apache
-//! would do in front of it is done by a page of ours.
+//! PHP, by its own web server: one request at a time, so several instances. A page of ours does
+//! what nginx or Apache would do in front of it.
 
 mod front;
 mod heroku;
@@ -11,10 +11,11 @@ use model::release::{Portable, ProcessRecipe, Step};
 use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::source::SourceTree;
 
-/// Where `index.php` is, in order: those of Symfony, Laravel and the like come before the root.
+/// The directories in which `index.php` may be, in order: those of Symfony, Laravel and the like
+/// come before the root.
 const DOCUMENT_ROOTS: &[&str] = &["public", "web", "www", "htdocs", "."];
 
-/// A program with a syntax error must not replace one without.
+/// The check of the code: a program with a syntax error must not replace one without.
 const CHECK: &str = "foreach (file(\"php://stdin\", FILE_IGNORE_NEW_LINES) as $f) { try { \
     token_get_all(file_get_contents($f), TOKEN_PARSE); } catch (Error $e) { fwrite(STDERR, \
     \"$f, line {$e->getLine()}: {$e->getMessage()}\\n\"); exit(1); } }";
@@ -77,7 +78,8 @@ impl Framework for Php {
     }
 }
 
-/// What starts it. The page that stands in front is in the release's own directory.
+/// Returns the command that starts it. The page that stands in front is in the release's own
+/// directory.
 fn server(root: &str) -> String {
     let options = "-d display_errors=0 -d log_errors=1 -d expose_php=0";
     let (root, front) = (shell_word(root), front::FILE);

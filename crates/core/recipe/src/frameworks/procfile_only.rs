@@ -1,5 +1,5 @@
-//! A project of which nothing is known but its Procfile: nothing is built, the commands run as they
-//! are written.
+//! A project of which only its Procfile is known: nothing is built, the commands run as they are
+//! written.
 
 use model::Recipe;
 

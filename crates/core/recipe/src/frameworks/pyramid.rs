@@ -8,13 +8,13 @@ use super::python::path;
 use super::{Framework, RecipeError, sqlite, venv, web_only};
 use crate::source::SourceTree;
 
-/// The likeliest first; development settings serve a debugger to everybody.
+/// Settings files, the likeliest first; development settings serve a debugger to everybody.
 const LIKELY: &[&str] = &["production.ini", "prod.ini"];
 const NEVER: &[&str] = &["development.ini", "testing.ini", "test.ini"];
-/// Beside the original, as `%(here)s` in it means its directory.
+/// The name of our settings file, beside the original, as `%(here)s` in it means its directory.
 const OWN: &str = ".cortex.ini";
 
-/// As gunicorn's for the other Python frameworks.
+/// Threads of a process, as gunicorn's for the other Python frameworks.
 const THREADS: u32 = 8;
 
 pub struct Pyramid;
@@ -85,7 +85,8 @@ fn is_setting(line: &str, key: &str, value: &str) -> bool {
         .is_some_and(|(name, text)| name.trim() == key && text.trim().starts_with(value))
 }
 
-/// The same with the section of the server replaced: every generator writes another one.
+/// Returns the command that copies the settings with the section of the server replaced: every
+/// generator writes another one.
 fn own_settings(file: &str) -> String {
     let server = [
         "[server:main]",
@@ -103,7 +104,7 @@ fn own_settings(file: &str) -> String {
     )
 }
 
-/// `sqlalchemy.url = sqlite:///%(here)s/shop.sqlite`.
+/// Returns the files of lines like `sqlalchemy.url = sqlite:///%(here)s/shop.sqlite`.
 fn databases(text: &str) -> Vec<String> {
     let values = text.lines().filter(|line| !line.starts_with(['#', ';']));
     let values = values.filter_map(|line| line.split_once('=').map(|(_, value)| value.trim()));

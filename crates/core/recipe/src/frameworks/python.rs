@@ -1,6 +1,5 @@
-//! Plain Python: a WSGI callable where there is one, else a script that is its own server. A
-//! project without listed packages and with a script needs no virtual environment and starts at
-//! once.
+//! Plain Python: a WSGI callable if there is one, else a script that is its own server. A project
+//! without listed packages and with a script needs no virtual environment and starts at once.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +81,7 @@ impl Framework for Python {
     }
 }
 
-/// Whether a Procfile calls `python`, which only a virtual environment is sure to have.
+/// Returns whether a Procfile calls `python`, which only a virtual environment is sure to have.
 fn calls_python(tree: &SourceTree) -> bool {
     let text = tree.text(PROCFILE).unwrap_or_default();
     text.split_whitespace().any(|word| matches!(word, "python" | "pip"))
@@ -97,7 +96,8 @@ enum Start {
     Script(String),
 }
 
-/// A script that starts a server itself, on the port it is told, is left to do so.
+/// Returns what starts the project. A script that starts a server itself, on the port it is told,
+/// is left to do so.
 fn starts(tree: &SourceTree) -> Option<Start> {
     let script = script(tree);
     let serves = |script: &String| {
@@ -126,12 +126,12 @@ fn script(tree: &SourceTree) -> Option<String> {
     (root.next().is_none() && !has_other_start(tree)).then(|| only.into())
 }
 
-/// For all Python frameworks: output appears as it is written.
+/// Returns the variables for all Python frameworks: output appears as it is written.
 pub fn environment() -> BTreeMap<String, String> {
     BTreeMap::from([("PYTHONUNBUFFERED".into(), "1".into())])
 }
 
-/// For all Python frameworks: the environment's programs are found by their names.
+/// Returns the path for all Python frameworks: the environment's programs are found by their names.
 pub fn path(venv: bool) -> Vec<String> {
     if venv { vec![venv::BIN.into()] } else { Vec::new() }
 }

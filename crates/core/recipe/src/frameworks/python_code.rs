@@ -1,6 +1,6 @@
-//! Reading Python source for what runs it: the module and variable of a web application, and
-//! whether a script's server takes one request at a time. By lines, not by parsing: what stands at
-//! the left margin is what a module offers.
+//! A reader of Python source for what runs it: the module and variable of a web application, and
+//! whether a script's server takes one request at a time. It goes by lines, without parsing: what
+//! begins at the left margin is what a module offers.
 
 use crate::source::SourceTree;
 
@@ -8,15 +8,15 @@ use crate::source::SourceTree;
 const LIKELY: &[&str] =
     &["wsgi", "asgi", "app", "main", "application", "server", "run", "__init__"];
 
-/// Where a server finds the application: `package.module:variable`.
+/// The place where a server finds the application: `package.module:variable`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callable {
     pub file: String,
-    /// Directory to be put on the module path, where it is not the root.
+    /// The directory to be put on the module path, if it is not the root.
     pub directory: Option<&'static str>,
     pub module: String,
     pub name: String,
-    /// `name` is a function that makes the application.
+    /// Whether `name` is a function that makes the application.
     pub factory: bool,
 }
 
@@ -26,7 +26,7 @@ impl Callable {
     }
 }
 
-/// The application made by calling one of `constructors` (`Flask`), likeliest file first.
+/// Finds the application made by calling one of `constructors` (`Flask`), likeliest file first.
 pub fn find_made_by(tree: &SourceTree, constructors: &[&str]) -> Option<Callable> {
     let variable = |text: &str| text.lines().find_map(|line| assigned(line, constructors));
     find(tree, |text| variable(text).map(|name| (name, false))).or_else(|| {
@@ -38,7 +38,7 @@ pub fn find_made_by(tree: &SourceTree, constructors: &[&str]) -> Option<Callable
     })
 }
 
-/// A WSGI callable without a framework: a function of an environment and `start_response`.
+/// Finds a WSGI callable without a framework: a function of an environment and `start_response`.
 pub fn find_wsgi_function(tree: &SourceTree) -> Option<Callable> {
     find(tree, |text| {
         let defined = |line: &str| {
@@ -52,7 +52,7 @@ pub fn find_wsgi_function(tree: &SourceTree) -> Option<Callable> {
             let is_it = name.trim_end() == "application" && !value.starts_with('=');
             is_it.then(|| "application".to_owned())
         };
-        // Only a name that servers look for by themselves, or any function of the right form.
+        // A name that servers look for by themselves counts, or any function of the right form.
         let wsgi_words = text.contains("wsgi") || text.contains("WSGI");
         let from_names = || wsgi_words.then(|| text.lines().find_map(named)).flatten();
         from_names().or_else(|| text.lines().find_map(defined)).map(|name| (name, false))
@@ -75,7 +75,8 @@ fn find(tree: &SourceTree, look: impl Fn(&str) -> Option<(String, bool)>) -> Opt
     found.into_iter().next().map(|(_, _, callable)| callable)
 }
 
-/// `src/shop/web.py` is module `shop.web` of directory `src`. None for tests and what is no module.
+/// Returns the module of a path: `src/shop/web.py` is module `shop.web` of directory `src`; `None`
+/// for tests and what is no module.
 fn module_of(path: &str) -> Option<(String, Option<&'static str>)> {
     let (path, directory) = match path.strip_prefix("src/") {
         Some(inner) => (inner, Some("src")),
@@ -100,7 +101,7 @@ fn module_of(path: &str) -> Option<(String, Option<&'static str>)> {
         .then(|| (names.join("."), directory))
 }
 
-/// `app = Flask(…)`, `app: Flask = flask.Flask(…)` at the left margin.
+/// Returns the variable of `app = Flask(…)`, `app: Flask = flask.Flask(…)` at the left margin.
 fn assigned(line: &str, constructors: &[&str]) -> Option<String> {
     let (left, right) = line.split_once('=')?;
     let name = left.split(':').next()?.trim_end();
@@ -116,8 +117,8 @@ fn factory_name(line: &str) -> Option<String> {
     matches!(name, "create_app" | "make_app" | "build_app" | "get_app").then(|| name.to_owned())
 }
 
-/// Requests that a script's own server takes at a time: 1 for the serial servers of the standard
-/// library, none when it starts threads or is not one of them.
+/// Returns the requests that a script's own server takes at a time: 1 for the serial servers of the
+/// standard library, `None` if it starts threads or is not one of them.
 pub fn script_concurrency(tree: &SourceTree, script: &str) -> Option<u32> {
     const PARALLEL: &[&str] = &[
         "ThreadingHTTPServer",

@@ -1,6 +1,6 @@
-//! Which tool installs a Python project's packages. The files are handed to the tool that they are
-//! written for and never translated: a local directory turned into a bare name would
-//! fetch whatever carries that name on the registry.
+//! The tool that installs a Python project's packages. The files are handed to the tool that they
+//! are written for and never translated: a local directory turned into a bare name would fetch
+//! whatever carries that name on the registry.
 
 use model::release::Step;
 
@@ -20,11 +20,11 @@ const REQUIREMENTS: &[&str] = &[
     "requirements-prod.txt",
 ];
 
-/// Of the environment inside the release.
+/// The command of the pip in the environment inside the release.
 pub const PIP_INSTALL: &str =
     ".venv/bin/python -m pip install --disable-pip-version-check --no-input -q";
 
-/// What lists the packages, and so who installs them.
+/// What lists the packages, and so which tool installs them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     Requirements(&'static str),
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// Whether the project itself, where it is a package, is installed too.
+    /// Returns whether the project itself is installed too, if it is a package.
     pub fn installs_project(&self) -> bool {
         match self {
             Source::Project(_) => true,
@@ -87,7 +87,7 @@ impl Source {
         }
     }
 
-    /// What is installed into the environment that is there already.
+    /// Returns the steps that install into the environment that is there already.
     pub fn steps(&self, tree: &SourceTree) -> Result<Vec<Step>, RecipeError> {
         let command = match self {
             Source::Unreadable(why) => {
@@ -101,7 +101,8 @@ impl Source {
         Ok(vec![Step { name: "Installing Python packages".into(), command }])
     }
 
-    /// Other files of the kind, which are not read: whoever keeps two may mean the other one.
+    /// Returns notes on other files of the kind, which are not read: a project that keeps two may
+    /// mean the other one.
     pub fn notes(&self, tree: &SourceTree) -> Vec<String> {
         let file = self.file();
         let locks = [Tool::Uv, Tool::Poetry, Tool::Pdm].map(|tool| (PYPROJECT, tool.lock()));
@@ -126,10 +127,11 @@ impl Source {
     }
 }
 
-/// None where the file only has settings of checkers and the like.
+/// Returns the source that a pyproject.toml is; `None` if it only has settings of checkers and the
+/// like.
 fn of_table(tree: &SourceTree, table: &toml::Table) -> Option<Source> {
     let tool = |name: &str| table.get("tool").and_then(|tools| tools.get(name));
-    // Indexes, paths and repositories stand there that nobody else reads.
+    // It has indexes, paths and repositories that only this tool reads.
     if tool("uv").is_some() {
         return Some(Source::Tool(Tool::Uv));
     }
@@ -143,7 +145,7 @@ fn of_table(tree: &SourceTree, table: &toml::Table) -> Option<Source> {
         return Some(Source::Project(PYPROJECT));
     }
     match table.get("project") {
-        // Only runs when it is installed, which setuptools does by default.
+        // Such a project only runs when it is installed, which setuptools does by default.
         Some(_) if tree.has_directory("src") || tree.exists("setup.py") => {
             Some(Source::Project(PYPROJECT))
         }
@@ -169,7 +171,7 @@ fn is_dynamic(project: &toml::Value) -> bool {
     dynamic.is_some_and(|list| list.iter().any(|key| key.as_str() == Some("dependencies")))
 }
 
-/// The entries are what pip's own command line takes, word for word.
+/// Returns the entries, which are what pip's own command line takes, word for word.
 fn dependencies(tree: &SourceTree) -> Result<Vec<String>, RecipeError> {
     let table = pyproject(tree).ok().flatten().unwrap_or_default();
     let list = table.get("project").and_then(|project| project.get("dependencies"));
@@ -194,8 +196,9 @@ fn list(tree: &SourceTree) -> Result<String, RecipeError> {
     })
 }
 
-/// In place, so that data files beside the code are found. An application is often no proper
-/// package although it names a build system; where its code lies in the root it runs without.
+/// Returns the command that installs the project in place, so that data files beside the code are
+/// found. An application is often no proper package although it names a build system; if its code
+/// is in the root it runs without.
 fn project(tree: &SourceTree) -> Result<String, RecipeError> {
     let install = format!("{PIP_INSTALL} -e .");
     let table = pyproject(tree).ok().flatten().unwrap_or_default();

@@ -19,7 +19,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// On the registry and as a command.
+    /// Returns its name on the registry and as a command.
     pub fn name(self) -> &'static str {
         match self {
             Tool::Uv => "uv",
@@ -38,8 +38,8 @@ impl Tool {
         }
     }
 
-    /// For whatever calls the tool later, as a Procfile may: it finds the environment, and leaves
-    /// it as it was built.
+    /// Returns variables for what calls the tool later, as a Procfile may: it finds the
+    /// environment, and leaves it as it was built.
     pub fn environment(self) -> BTreeMap<String, String> {
         let variables: &[(&str, &str)] = match self {
             Tool::Uv => &[("UV_NO_SYNC", "1"), ("UV_PYTHON_DOWNLOADS", "never")],
@@ -51,16 +51,18 @@ impl Tool {
     }
 }
 
-/// In pip's format, as Poetry writes it.
+/// The list of packages in pip's format, as Poetry writes it.
 const LIST: &str = ".venv/poetry.txt";
 
-/// Poetry's own reading of its dependencies, local ones and repositories too.
+/// The program that prints Poetry's own reading of its dependencies, local ones and repositories
+/// too.
 const POETRY_LIST: &str = "from pathlib import Path\nfrom poetry.core.factory import Factory\n\
     for d in Factory().create_poetry(Path('.')).package.requires:\n\
     \x20   if not d.is_optional() and 'main' in d.groups: print(d.to_pep_508())";
 
-/// Environments of tools, by name and version, in the application's home. A version that does not
-/// run (another interpreter was installed) is made anew; `flock` as two builds may want it at once.
+/// The shell functions that make environments of tools, by name and version, in the application's
+/// home. A version that does not run (another interpreter was installed) is made anew; `flock` is
+/// there as two builds may want it at once.
 const OWN: &str = "own() { t=\"$HOME/.cortex-tools/DIRECTORY\"; \
     if ! runs \"$t/bin/NAME\"; then echo \"Installing NAMEWHY\"; mkdir -p \"${t%/*}\"; \
     ( flock 9; runs \"$t/bin/NAME\" || { python3 -m venv --clear \"$t\" \
@@ -83,7 +85,8 @@ pub fn steps(tree: &SourceTree, tool: Tool) -> Result<Vec<Step>, RecipeError> {
     ])
 }
 
-/// Leaves the tool in `PATH`: the machine's, or the one that the project's files ask for.
+/// Returns the command that leaves the tool in `PATH`: the machine's, or the one that the project's
+/// files ask for.
 fn find(tree: &SourceTree, tool: Tool) -> String {
     let name = tool.name();
     let choice = match asked_version(tree, tool) {
@@ -117,7 +120,7 @@ fn own(tree: &SourceTree, tool: Tool) -> String {
         .replace("WHY", &why)
 }
 
-/// A version that the project's own files name, as pip spells it, and the file.
+/// Returns a version that the project's own files name, as pip spells it, and the file.
 fn asked_version(tree: &SourceTree, tool: Tool) -> Option<(String, &'static str)> {
     const SPECIFIERS: &[char] = &['=', '<', '>', '~', '!'];
     let plain = |text: &str| {
@@ -142,7 +145,7 @@ fn asked_version(tree: &SourceTree, tool: Tool) -> Option<(String, &'static str)
     }
 }
 
-/// `--inexact` keeps pip, which adds the server.
+/// Returns the command of uv. `--inexact` keeps pip, which adds the server.
 fn uv(tree: &SourceTree) -> String {
     let locked = if tree.exists(Tool::Uv.lock()) { " --locked" } else { "" };
     let table = pyproject(tree).ok().flatten().unwrap_or_default();
@@ -152,9 +155,9 @@ fn uv(tree: &SourceTree) -> String {
     format!("uv sync{locked}{all} {options}")
 }
 
-/// Poetry asks PyPI by a way of its own, which not every mirror has: pip then installs what Poetry
-/// itself says of its files. A lock that does not fit is refused by both. Where the project names
-/// registries, nothing but Poetry knows which package comes from which.
+/// Returns the command of Poetry. It asks PyPI by a way of its own, which not every mirror has: pip
+/// then installs what Poetry itself says of its files. A lock that does not fit is refused by both.
+/// If the project names registries, nothing but Poetry knows which package comes from which.
 fn poetry(tree: &SourceTree) -> String {
     let package = is_package(tree);
     let root = if package { "" } else { " --no-root" };
@@ -180,8 +183,8 @@ fn names_registries(tree: &SourceTree) -> bool {
     tools.and_then(|tools| tools.get("poetry")?.get("source")).is_some()
 }
 
-/// Poetry refuses a project whose package it does not find, unless it says `package-mode = false`;
-/// many applications are no packages and do not say so.
+/// Returns whether the project is a package. Poetry refuses one whose package it does not find,
+/// unless it says `package-mode = false`; many applications are no packages and do not say so.
 fn is_package(tree: &SourceTree) -> bool {
     let table = pyproject(tree).ok().flatten().unwrap_or_default();
     let poetry = table.get("tool").and_then(|tools| tools.get("poetry"));
@@ -211,7 +214,7 @@ fn pdm(tree: &SourceTree) -> String {
     format!("pdm install --prod{locked}")
 }
 
-/// `--deploy` refuses a lock that is older than the Pipfile.
+/// Returns the command of Pipenv. `--deploy` refuses a lock that is older than the Pipfile.
 fn pipenv(tree: &SourceTree) -> Result<String, RecipeError> {
     let text = tree.text("Pipfile").unwrap_or_default().trim_start_matches('\u{feff}');
     if let Err(error) = text.parse::<toml::Table>() {

@@ -57,7 +57,7 @@ impl Framework for Rack {
     }
 }
 
-/// Without a Gemfile the gems of the operating system are used.
+/// Returns the server by rackup. Without a Gemfile the gems of the operating system are used.
 fn rackup(tree: &SourceTree, bundled: bool) -> Server {
     let found = if bundled { gems::server(tree, "production") } else { None };
     found.unwrap_or_else(|| {
@@ -89,7 +89,8 @@ fn program(tree: &SourceTree, bundled: bool) -> Result<Server, RecipeError> {
     })
 }
 
-/// A classic Sinatra application starts its own server and takes `-o` and `-p`.
+/// Returns the program of a classic Sinatra application, which starts its own server and takes `-o`
+/// and `-p`.
 fn sinatra_program(tree: &SourceTree) -> Option<&str> {
     let requires = |text: &str| {
         let wanted = ["require 'sinatra'", "require \"sinatra\""];

@@ -88,8 +88,9 @@ fn precompile() -> Step {
     Step { name, command: where_known("assets:precompile") }
 }
 
-/// Rails keeps sessions in cookies and data in its database. Where that is a server, instances
-/// answer alike, unless the project's own files keep something in the process.
+/// Returns whether the process keeps nothing. Rails keeps sessions in cookies and data in its
+/// database. If that is a server, instances answer alike, unless the project's own files keep
+/// something in the process.
 fn keeps_nothing(tree: &SourceTree) -> bool {
     let server = ["pg", "mysql2", "trilogy"].iter().any(|gem| gems::lists(tree, gem));
     let file = gems::lists(tree, "sqlite3") || gems::lists(tree, "litestack");
@@ -112,8 +113,9 @@ fn release(tree: &SourceTree) -> Vec<Step> {
     vec![Step { name, command: where_known("db:migrate") }]
 }
 
-/// Which tasks there are depends on the gems and on the project's own Rakefile: rake is asked. A
-/// Rakefile that cannot be loaded fails the step with rake's own words.
+/// Returns the command that runs a task if it is known. Which tasks there are depends on the gems
+/// and on the project's own Rakefile: rake is asked. A Rakefile that cannot be loaded fails the
+/// step with rake's own words.
 fn where_known(task: &str) -> String {
     format!(
         "tasks=$(bundle exec rake -P) && if printf '%s\\n' \"$tasks\" | grep -qx 'rake {task}'; \
@@ -128,7 +130,7 @@ fn environment() -> std::collections::BTreeMap<String, String> {
         ("RACK_ENV", "production"),
         ("NODE_ENV", "production"),
         ("RAILS_LOG_TO_STDOUT", "1"),
-        // For what the router does not find in public/ when it starts.
+        // Rails serves what the router does not find in public/ when it starts.
         ("RAILS_SERVE_STATIC_FILES", "1"),
     ] {
         environment.insert(name.into(), value.into());
@@ -147,8 +149,8 @@ fn persist(tree: &SourceTree) -> Vec<String> {
     paths
 }
 
-/// Every `database:` under `production:` that is a file. By lines, as the file is a template that
-/// only Ruby can evaluate.
+/// Returns every `database:` under `production:` that is a file. It goes by lines, as the file is a
+/// template that only Ruby can evaluate.
 fn production_databases(yaml: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();

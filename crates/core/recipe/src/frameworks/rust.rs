@@ -9,10 +9,11 @@ use crate::procfile::PROCFILE;
 use crate::source::SourceTree;
 
 const MANIFEST: &str = "Cargo.toml";
-/// Where Cargo itself puts executables, so that a Procfile may name them.
+/// The directory into which Cargo itself puts executables, so that a Procfile may name them.
 const RELEASE: &str = "target/release";
 
-/// rustup finds its toolchains in the home directory of the user, not in the application's.
+/// The command that builds. rustup finds its toolchains in the home directory of the user, not in
+/// the application's.
 const BUILD: &str = "export RUSTUP_HOME=\"${RUSTUP_HOME:-$(getent passwd \"$(id -u)\" \
     | cut -d: -f6)/.rustup}\" CARGO_HOME=\"$XDG_CACHE_HOME/cargo\" \
     && cargo build --release --quiet --target-dir \"$CORTEX_CACHE/target\"";
@@ -58,7 +59,8 @@ impl Framework for Rust {
     }
 }
 
-/// Package and name of the executable that is started. None where a Procfile says what runs.
+/// Returns the package and the name of the executable that is started; `None` if a Procfile says
+/// what runs.
 fn executable(tree: &SourceTree) -> Result<Option<(String, String)>, String> {
     let mut found = Vec::new();
     for (path, file) in tree.named(MANIFEST) {
@@ -85,7 +87,8 @@ fn executable(tree: &SourceTree) -> Result<Option<(String, String)>, String> {
     }
 }
 
-/// Of one package: its name, the executable's, and whether `cargo run` would start it.
+/// Returns the executables of one package: its name, the executable's, and whether `cargo run`
+/// would start it.
 fn executables(
     tree: &SourceTree,
     directory: &str,

@@ -7,10 +7,10 @@ use crate::manifest::relative_path;
 use crate::source::SourceTree;
 
 const ENDINGS: &[&str] = &[".sqlite3", ".sqlite", ".db"];
-/// A longer list is not one application's databases.
+/// Databases of one application; a longer list is not one application's.
 const FILES_MAX: usize = 10;
 
-/// Paths in quotes that end like a database, in files of the given pattern.
+/// Returns the paths in quotes that end like a database, in files of the given pattern.
 pub fn named_in_code(tree: &SourceTree, pattern: &str) -> Vec<String> {
     let own = tree.named(pattern).filter(|(path, _)| !path.contains("test"));
     let texts = own.filter_map(|(_, file)| file.text.as_deref());
@@ -18,14 +18,14 @@ pub fn named_in_code(tree: &SourceTree, pattern: &str) -> Vec<String> {
     found.into_iter().take(FILES_MAX).collect()
 }
 
-/// Paths in quotes that end like a database, without those for development and tests.
+/// Returns the paths in quotes that end like a database, without those for development and tests.
 pub fn named_in(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with(['#', '/']));
     lines.flat_map(quoted).filter_map(database_path).collect()
 }
 
-/// What stands in quotes on a line. A name that is added to something else (`DATA . 'a.db'`) says
-/// not where it is: to keep it in the root would keep nothing, and seem to.
+/// Returns what is in quotes on a line. A name that is added to something else (`DATA . 'a.db'`)
+/// does not say where it is: to keep it in the root would keep nothing, and seem to.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     let mut pieces = line.split(['"', '\'', '`']);
     std::iter::from_fn(move || Some((pieces.next()?, pieces.next()?)))
@@ -33,7 +33,8 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
         .map(|(_, text)| text)
 }
 
-/// `sqlite:///shop.db` is `shop.db`; what is not inside the application is not ours to keep.
+/// Returns the path of a database: `sqlite:///shop.db` is `shop.db`; what is not inside the
+/// application is not ours to keep.
 pub fn database_path(text: &str) -> Option<String> {
     let path = match text.split_once(':') {
         Some(("sqlite" | "sqlite3" | "file", rest)) => {

@@ -8,7 +8,7 @@ use super::{Framework, RecipeError, front_end, site_mount};
 use crate::manifest::relative_path;
 use crate::source::SourceTree;
 
-/// Where the pages are, in order; the root itself is last.
+/// The directories in which the pages may be, in order; the root itself is last.
 const DIRECTORIES: &[&str] = &["public", "dist", "build", "_site", "out", "htdocs"];
 pub const STATICFILE: &str = "Staticfile";
 
@@ -35,7 +35,7 @@ impl Framework for StaticSite {
     }
 
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
-        // Who chooses this type for a site that is built wants it built.
+        // A user who chooses this type for a site that is built wants it built.
         if Package::read(tree)
             .is_ok_and(|package| front_end::usual_build_script(&package).is_some())
         {
@@ -63,7 +63,7 @@ pub struct Staticfile {
     pub notes: Vec<String>,
 }
 
-/// Empty where there is no such file.
+/// Returns the Staticfile; an empty one if there is no such file.
 pub fn staticfile(tree: &SourceTree) -> Result<Staticfile, RecipeError> {
     let mut found = Staticfile::default();
     for line in tree.text(STATICFILE).unwrap_or_default().lines() {
@@ -85,7 +85,7 @@ pub fn staticfile(tree: &SourceTree) -> Result<Staticfile, RecipeError> {
     Ok(found)
 }
 
-/// Where pages ask for what nobody is given: it would be missed without a word.
+/// Returns a note if pages ask for what nobody is given: it would be missed without a word.
 fn kept_back_note(tree: &SourceTree, mount: &StaticMount) -> Option<String> {
     let directory = if mount.directory == "." { "" } else { mount.directory.as_str() };
     let program = tree.under(directory).find(|(path, _)| path.ends_with(".php"));

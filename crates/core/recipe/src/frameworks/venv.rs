@@ -1,6 +1,6 @@
-//! The virtual environment inside a release of a Python project: made, filled by whoever installs
-//! what the project lists, and completed with the server that starts it. Used by the Python
-//! frameworks.
+//! The virtual environment inside a release of a Python project: made, filled by the tool that
+//! installs what the project lists, and completed with the server that starts it. Used by the
+//! Python frameworks.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,17 @@ use super::python_packages::{PIP_INSTALL, Source};
 use super::{RecipeError, shell_word};
 use crate::source::SourceTree;
 
-/// Inside the release's directory.
+/// The directory of its programs, inside the release's.
 pub const BIN: &str = ".venv/bin";
 
-/// One request takes a thread; enough for requests that wait for a database.
+/// Threads of gunicorn. One request takes a thread; as many are enough for requests that wait for a
+/// database.
 const GUNICORN_THREADS: u32 = 8;
 const GUNICORN_CONFIG: &str = ".venv/gunicorn_cortex.py";
-/// What the project's own files have installed, so that nothing added changes it.
+/// The list of what the project's own files have installed, so that nothing added changes it.
 const INSTALLED: &str = ".venv/installed.txt";
 
-/// What a recipe has of its environment.
+/// The part of a recipe that comes from its environment.
 #[derive(Debug, Default)]
 pub struct Prepared {
     pub build: Vec<Step>,
@@ -29,7 +30,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Before whatever the recipe has of its own.
+    /// Puts it before everything that the recipe has of its own.
     pub fn give(self, recipe: &mut Recipe) {
         recipe.build.splice(0..0, self.build);
         recipe.environment.extend(self.environment);
@@ -37,12 +38,12 @@ impl Prepared {
     }
 }
 
-/// Which file lists the packages, if any does.
+/// Returns the file that lists the packages, if any does.
 pub fn listed_in(tree: &SourceTree) -> Option<&'static str> {
     Source::of(tree).map(|source| source.file())
 }
 
-/// Whether the project itself, where it is a package, is installed with its packages.
+/// Returns whether the project itself is installed with its packages, if it is a package.
 pub fn installs_project(tree: &SourceTree) -> bool {
     Source::of(tree).is_some_and(|source| source.installs_project())
 }
@@ -71,8 +72,9 @@ pub fn install(tree: &SourceTree, extra: &[&str]) -> Result<Prepared, RecipeErro
     Ok(Prepared { build, environment, notes })
 }
 
-/// A command of its own: one with hashes in its file takes nothing without. What was installed
-/// before is held to its version, or the addition refused.
+/// Returns the step that adds packages. It is a command of its own: one with hashes in its file
+/// takes nothing without. What was installed before is held to its version, or the addition
+/// refused.
 fn complete(extra: &[&str], listed: bool) -> Step {
     let look = "import sys; from importlib.metadata import version; version(sys.argv[1])";
     let mut command = format!("has() {{ {BIN}/python -c '{look}' \"$1\" 2>/dev/null; }}; ");
@@ -95,18 +97,19 @@ fn complete(extra: &[&str], listed: bool) -> Step {
     Step { name: format!("Adding {} where it is missing", extra.join(", ")), command }
 }
 
-/// How gunicorn is called, without what it shall serve. Threads rather than workers: one process
-/// per instance, so that its memory is told apart. The application is loaded before the port is
-/// bound: a broken one never looks ready.
+/// Returns how gunicorn is called, without what it shall serve. It uses threads rather than
+/// workers: one process per instance, so that its memory can be told apart. The application is
+/// loaded before the port is bound: a broken one never looks ready.
 pub fn gunicorn() -> String {
     format!(
         "{BIN}/gunicorn --preload --config {GUNICORN_CONFIG} --bind \"$HOST:$PORT\" --threads {GUNICORN_THREADS}"
     )
 }
 
-/// As `install`, with gunicorn and its configuration. Newer versions open a control socket in the
-/// home directory, which the instances of an application share; older ones refuse an option that
-/// says no but ignore the same in a file. The project's own configuration stays in force.
+/// Does what `install` does, with gunicorn and its configuration. Newer versions open a control
+/// socket in the home directory, which the instances of an application share; older ones refuse an
+/// option that says no but ignore the same in a file. The project's own configuration stays in
+/// force.
 pub fn install_with_gunicorn(tree: &SourceTree, extra: &[&str]) -> Result<Prepared, RecipeError> {
     let mut prepared = install(tree, &[extra, &["gunicorn"]].concat())?;
     let lines = [

@@ -8,7 +8,7 @@ use super::{
     is_platform_variable, is_variable_name, platform_gives,
 };
 
-/// Keys that describe, or that are about Heroku's own offers: silent.
+/// Keys that describe, or that are about Heroku's own offers: ignored without a note.
 const DESCRIPTIVE: &[&str] = &[
     "description",
     "keywords",
@@ -19,11 +19,11 @@ const DESCRIPTIVE: &[&str] = &[
     "stack",
     "$schema",
 ];
-/// By one of these keys the file is told from others of the same name.
+/// The keys by one of which the file is told from others of the same name.
 const TELLING: &[&str] =
     &["env", "formation", "scripts", "healthchecks", "addons", "buildpacks", "stack", "cron"];
 
-/// None when the file is somebody else's.
+/// Parses the file; `None` if it is somebody else's.
 pub fn parse(text: &str) -> Result<Option<Manifest>, ManifestError> {
     let error = |why: String| ManifestError { file: APP_JSON, why };
     let value: Value = serde_json::from_str(text.trim_start_matches('\u{feff}'))
@@ -130,7 +130,7 @@ fn scripts(scripts: &Map<String, Value>, manifest: &mut Manifest) {
     }
 }
 
-/// Dokku's own: they run with each release there too.
+/// Reads Dokku's own scripts: they run with each release there too.
 fn dokku(scripts: &Map<String, Value>, manifest: &mut Manifest) {
     for (name, command) in scripts {
         match (name.as_str(), command) {

@@ -14,9 +14,9 @@ use super::{
     relative_path,
 };
 
-/// No start, probe or stop takes a day; a longer one is a typing mistake.
+/// Seconds of any duration: no start, probe or stop takes a day; a longer one is a typing mistake.
 pub const DURATION_S_MAX: u64 = 24 * 60 * 60;
-/// Below this no interpreter starts.
+/// Bytes of memory below which no interpreter starts.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
 const CONCURRENCY_MAX: u32 = 100_000;
 
@@ -191,7 +191,7 @@ fn validate(file: File) -> Result<Manifest, String> {
     })
 }
 
-/// Names of variables, a `*` at the end standing for the rest.
+/// Returns names of variables, a `*` at the end standing for the rest.
 fn baked(patterns: Vec<String>) -> Result<Vec<String>, String> {
     for pattern in &patterns {
         if !is_variable_name(pattern.strip_suffix('*').unwrap_or(pattern)) {
@@ -289,7 +289,8 @@ fn request_key(key: &str, text: Option<String>) -> Result<Option<RequestKey>, St
     text.map(|text| text.parse()).transpose().map_err(|error| format!("{key}: {error}"))
 }
 
-/// Whoever sends no cookie back would be a new client each time.
+/// Returns the key of fair queueing. A cookie is refused: a client that sends none back would be a
+/// new one each time.
 fn fair(text: Option<String>) -> Result<Option<RequestKey>, String> {
     match request_key("fair", text)? {
         Some(RequestKey::Cookie(_)) => Err(
@@ -384,7 +385,7 @@ fn memory(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     }
 }
 
-/// In bytes.
+/// Returns the size in bytes.
 fn size(text: &str) -> Option<u64> {
     let (number, unit) = split_unit(text);
     let factor = match unit.to_ascii_lowercase().as_str() {

@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::APP_JSON;
 use crate::cron::{ENTRIES_MAX, Schedule};
 
-/// Minute, hour, day of month, month, day of week.
+/// Fields of a schedule: minute, hour, day of month, month, day of week.
 const SCHEDULE_FIELDS: usize = 5;
-/// Of a name that is made from a command; a number may follow.
+/// Characters of a name that is made from a command; a number may follow.
 const NAME_CHARS_MAX: usize = 30;
-/// Where the file names none: the same moments on every machine.
+/// The time zone if the file names none: the same moments on every machine.
 const TIMEZONE_DEFAULT: &str = "UTC";
-/// The longest name of the zone database has 32 bytes.
+/// Bytes of a time zone's name; the longest one of the zone database has 32.
 const TIMEZONE_LENGTH_MAX: usize = 64;
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ pub(super) fn validate(entries: Vec<Entry>) -> Result<Vec<CronRecipe>, String> {
     }
     let mut names = BTreeSet::new();
     let one = |entry: Entry| {
-        // It becomes part of a log file's name, as process types do.
+        // The name becomes part of a log file's name, as process types do.
         let name: ProcessType = entry.name.parse().map_err(|error| format!("cron: {error}"))?;
         let name = name.to_string();
         if !names.insert(name.clone()) {
@@ -60,7 +60,8 @@ fn check_schedule(schedule: &str) -> Result<(), String> {
     schedule.parse::<Schedule>().map(drop).map_err(|error| error.to_string())
 }
 
-/// Entries without names get one from their command, so that it stays when others come and go.
+/// Reads the entries. Those without names get one from their command, so that it stays when others
+/// come and go.
 pub(super) fn of_app_json(
     entries: &[Value],
     notes: &mut Vec<String>,
@@ -100,7 +101,8 @@ pub(super) fn of_app_json(
     Ok(recipes)
 }
 
-/// A line of piku's Procfile: five fields of a schedule, or one like `@daily`, then the command.
+/// Reads a line of piku's Procfile: five fields of a schedule, or one like `@daily`, then the
+/// command.
 pub(crate) fn of_procfile(name: &str, line: &str) -> Result<CronRecipe, String> {
     let fields = if line.starts_with('@') { 1 } else { SCHEDULE_FIELDS };
     let mut rest = line.trim();
@@ -135,7 +137,7 @@ fn unused_name(command: &str, taken: &[CronRecipe]) -> String {
     std::iter::once(name.clone()).chain(numbered).find(is_free).unwrap_or(name)
 }
 
-/// Whether it could name a file of the zone database, and no other.
+/// Returns whether it could name a file of the zone database, and no other.
 fn is_zone_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+');
     let part = |part: &str| !part.is_empty() && part.chars().all(plain);

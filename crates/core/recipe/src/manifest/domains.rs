@@ -1,16 +1,16 @@
 //! Names of hosts as people write them, in `cortex.toml` and in commands, and as the router
 //! compares them: lower case, without a final dot, in the ASCII form that clients send.
 
-/// The longest name that DNS allows.
+/// Bytes of the longest name that DNS allows.
 const NAME_LENGTH_MAX: usize = 253;
-/// The longest part of one.
+/// Bytes of the longest part of a name.
 const LABEL_LENGTH_MAX: usize = 63;
-/// What the ASCII form of other letters begins with (RFC 5890).
+/// The beginning of the ASCII form of other letters (RFC 5890).
 const ASCII_FORM: &str = "xn--";
-/// Of what is wrong, so much is shown.
+/// Characters that are shown of what is wrong.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// `shop.example.org`, `*.example.org` for every name below, or `bücher.example`.
+/// Returns a domain: `shop.example.org`, `*.example.org` for every name below, or `bücher.example`.
 pub fn domain(text: &str) -> Result<String, String> {
     let shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.contains("://") || text.contains('/') {
@@ -26,7 +26,7 @@ pub fn domain(text: &str) -> Result<String, String> {
     }
     let text = text.trim().trim_end_matches(['.', '\u{3002}']);
     let (wild, plain) = text.strip_prefix("*.").map_or(("", text), |rest| ("*.", rest));
-    // The ideographic full stop stands for a dot where people type it (RFC 3490).
+    // The ideographic full stop counts as a dot, as people type it for one (RFC 3490).
     let labels: Option<Vec<String>> = plain.split(['.', '\u{3002}']).map(label).collect();
     let name = labels.map(|labels| format!("{wild}{}", labels.join(".")));
     match name {
@@ -39,7 +39,7 @@ pub fn domain(text: &str) -> Result<String, String> {
     }
 }
 
-/// What is sent as `Host`: a name, or an address, with a port where that belongs to it.
+/// Returns what is sent as `Host`: a name, or an address, with a port if that belongs to it.
 pub fn host_header(text: &str) -> Result<String, String> {
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) if !text.ends_with(']') => (name, Some(port)),
@@ -75,9 +75,9 @@ fn label(text: &str) -> Option<String> {
     valid.then_some(ascii)
 }
 
-/// Letters, digits and signs that are the same whoever types them. Accents of their own (a `u` and
-/// two dots) have to be put together first, and wide or styled letters mean plain ones: which takes
-/// tables.
+/// Returns whether a character is a letter, digit or sign that is the same however it is typed.
+/// Accents of their own (a `u` and two dots) have to be put together first, and wide or styled
+/// letters mean plain ones: which takes tables.
 fn is_foreign(c: char) -> bool {
     let composed =
         !matches!(c, '\u{300}'..='\u{36f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}');
@@ -88,7 +88,7 @@ fn is_foreign(c: char) -> bool {
     !c.is_ascii() && composed && plain && visible && !c.is_whitespace() && !c.is_control()
 }
 
-/// RFC 3492, with its names and numbers.
+/// Encodes as RFC 3492 has it, with its names and numbers.
 fn punycode(text: &str) -> Option<String> {
     const BASE: u32 = 36;
     const T_MIN: u32 = 1;

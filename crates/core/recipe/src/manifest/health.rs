@@ -1,5 +1,5 @@
-//! How instances are asked whether they are well: `[health]` of `cortex.toml`, and `healthchecks`
-//! of `app.json` as Dokku has them.
+//! The probes of instances: `[health]` of `cortex.toml`, and `healthchecks` of `app.json` as Dokku
+//! has them.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::cortex_toml::{DURATION_S_MAX, duration};
 use super::domains::host_header;
 use super::{APP_JSON, LIST_LENGTH_MAX, ManifestHealth};
 
-/// Longer ones hold no credentials of a probe.
+/// Bytes of a header; longer ones hold no credentials of a probe.
 const HEADER_BYTES_MAX: usize = 4096;
-/// They say how the request itself is read.
+/// Headers that say how the request itself is read.
 const FRAMING: [&str; 6] =
     ["connection", "content-length", "transfer-encoding", "upgrade", "te", "expect"];
-/// Of Dokku's checks: understood, or about how it tells of them.
+/// Keys of Dokku's checks that are understood, or about how it reports them.
 const KNOWN: [&str; 10] = [
     "type",
     "name",
@@ -93,7 +93,7 @@ fn set_header(health: &mut ManifestHealth, name: &str, value: &str) -> Result<()
     Ok(())
 }
 
-/// The first check of `web` that asks for a path; Dokku's own default is `/`.
+/// Returns the first check of `web` that asks for a path; Dokku's own default is `/`.
 pub(super) fn of_checks(
     checks: &Map<String, Value>,
     notes: &mut Vec<String>,
@@ -138,7 +138,8 @@ fn read_check(check: &Value, health: &mut ManifestHealth) -> Result<(), String> 
     if let Some(attempts) = check.get("attempts").and_then(Value::as_u64) {
         let wait_ms = ms("wait").unwrap_or(1_000) + ms("timeout").unwrap_or(1_000);
         let all = attempts.saturating_mul(wait_ms) + ms("initialDelay").unwrap_or(0);
-        // Attempts are meant for a process that is nearly up; never less than the default.
+        // Attempts are meant for a process that is nearly up; the time is never less than the
+        // default.
         let default = model::application::START_TIMEOUT_MS_DEFAULT;
         health.start_timeout_ms = Some(all.clamp(default, DURATION_S_MAX * 1000));
     }

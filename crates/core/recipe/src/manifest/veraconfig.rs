@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
                 let process = manifest.processes.entry(model::ProcessType::web()).or_default();
                 process.count = Some(number("number of instances")?.into());
             }
-            // Those who push from elsewhere say so by `--url`.
+            // Users who push from elsewhere say so by `--url`.
             ("miranda", "host" | "port") => manifest.notes.push(format!(
                 "{VERACONFIG}: [miranda] {key} was ignored: the node that takes the push is asked"
             )),

@@ -9,7 +9,7 @@ use crate::source::SourceTree;
 /// A range and the file that says so.
 type Asked = (String, String);
 
-/// Files of nothing but one version, or of several, any of which will do.
+/// Returns the files of nothing but one version, or of several, any of which will do.
 fn version_files(language: Language) -> &'static [&'static str] {
     match language {
         Language::Python => &[".python-version", "runtime.txt"],
@@ -23,7 +23,7 @@ fn version_files(language: Language) -> &'static [&'static str] {
     }
 }
 
-/// Names in `.tool-versions` and mise.toml.
+/// Returns the language's names in `.tool-versions` and mise.toml.
 fn tool_names(language: Language) -> &'static [&'static str] {
     match language {
         Language::Node => &["node", "nodejs"],
@@ -76,7 +76,7 @@ pub fn asked(tree: &SourceTree, language: Language) -> Vec<Asked> {
     found
 }
 
-/// Several versions mean that any of them will do.
+/// Adds versions; several mean that any of them will do.
 fn push(found: &mut Vec<Asked>, versions: impl Iterator<Item = Option<String>>, file: &str) {
     let versions: Vec<String> = versions.flatten().collect();
     if !versions.is_empty() {
@@ -89,7 +89,8 @@ fn uncommented(line: &str) -> &str {
     line.split('#').next().unwrap_or_default().trim()
 }
 
-/// `python-3.9.1`, `ruby-3.1`, `temurin-21.0.2+13`, `1.16.1-otp-26`; none for what the machine has.
+/// Returns the version of `python-3.9.1`, `ruby-3.1`, `temurin-21.0.2+13`, `1.16.1-otp-26`; `None`
+/// for what the machine has.
 fn plain(language: Language, text: &str) -> Option<String> {
     let text = text.trim();
     if ["system", "default", ""].contains(&text) {
@@ -149,7 +150,8 @@ fn python(tree: &SourceTree) -> Vec<Asked> {
     found
 }
 
-/// `python_requires=">=3.8",` and `python_requires = >=3.8`, where it is written out.
+/// Returns the value of `python_requires=">=3.8",` and `python_requires = >=3.8`, if it is written
+/// out.
 fn python_requires(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.trim_start().starts_with("python_requires"))?;
     let value = line.split_once('=')?.1.trim().trim_end_matches(',').trim();
@@ -157,7 +159,8 @@ fn python_requires(text: &str) -> Option<String> {
     value.starts_with(['<', '>', '=', '~', '!']).then(|| value.to_owned())
 }
 
-/// `ruby "3.1.2"`, `ruby ">= 3.0", "< 3.3"`; another engine than Ruby's own is named as it stands.
+/// Returns the range of `ruby "3.1.2"`, `ruby ">= 3.0", "< 3.3"`; another engine than Ruby's own is
+/// named as it is written.
 fn gemfile(tree: &SourceTree) -> Option<Asked> {
     let line = tree.text(GEMFILE)?.lines().map(uncommented).find(|line| {
         line.strip_prefix("ruby").is_some_and(|rest| rest.starts_with([' ', '(', '"', '\'']))
@@ -193,7 +196,7 @@ fn composer(tree: &SourceTree) -> Option<Asked> {
     Some((wanted, "composer.json".into()))
 }
 
-/// The toolchain where one is named, else the language's version: newer ones build it too.
+/// Returns the toolchain if one is named, else the language's version: newer ones build it too.
 fn go_module(tree: &SourceTree) -> Option<Asked> {
     let text = tree.text("go.mod")?;
     let line = |key: &str| {
@@ -216,7 +219,7 @@ fn go_module(tree: &SourceTree) -> Option<Asked> {
     Some((format!(">={version}"), "go.mod".into()))
 }
 
-/// Channels without a number are whatever rustup has of them.
+/// Returns the toolchain. Channels without a number are whatever rustup has of them.
 fn rust_toolchain(tree: &SourceTree) -> Option<Asked> {
     let numbered = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     let named = |file: &str| {

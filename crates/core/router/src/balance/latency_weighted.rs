@@ -6,9 +6,10 @@
 use super::power_of_two::cheaper_of_two;
 use super::{Balance, Candidate, Endpoints, Turn};
 
-/// Finagle's: after so long a third of an old average is left.
+/// Milliseconds after which a third of an old average is left (Finagle's).
 const DECAY_MS: f64 = 10_000.0;
-/// For one that is busy and has not answered yet, in microseconds: as slow as can be (Finagle's).
+/// Microseconds assumed of an endpoint that is busy and has not answered yet: as slow as can be
+/// (Finagle's).
 const UNKNOWN_US: f64 = 1e12;
 const STAMP_BITS: u32 = 32;
 
@@ -36,17 +37,18 @@ fn cost(peak: Peak, candidate: &Candidate, now_ms: u64) -> f64 {
     if peak.latency_us == 0 && candidate.in_flight > 0 {
         return UNKNOWN_US + in_flight;
     }
-    // Without an answer for long it is worth another look: the average falls while nothing comes.
+    // An endpoint without an answer for long is worth another look: the average falls while nothing
+    // comes.
     let latency = f64::from(peak.latency_us) * peak.left(now_ms);
     latency * (in_flight + 1.0)
 }
 
-/// Fits into the word that is kept of an endpoint.
+/// The average of an endpoint, which fits into the word that is kept of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Peak {
-    /// 0 before the first answer; more than an hour counts as an hour.
+    /// The latency in microseconds: 0 before the first answer; more than an hour counts as an hour.
     latency_us: u32,
-    /// The lower half of the clock: seven weeks until it comes round.
+    /// The lower half of the clock in milliseconds: seven weeks until it comes round.
     at_ms: u32,
 }
 
@@ -60,7 +62,7 @@ impl Peak {
         (u64::from(self.latency_us) << STAMP_BITS) | u64::from(self.at_ms)
     }
 
-    /// How much of the average is left by now.
+    /// Returns how much of the average is left by now.
     fn left(self, now_ms: u64) -> f64 {
         let now = u32::try_from(now_ms & 0xffff_ffff).unwrap_or(0);
         let elapsed = now.wrapping_sub(self.at_ms);

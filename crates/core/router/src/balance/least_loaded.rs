@@ -1,4 +1,5 @@
-//! The fewest requests in flight; in turn among equals, so that idle endpoints share evenly.
+//! The endpoint with the fewest requests in flight; in turn among equals, so that idle endpoints
+//! share evenly.
 
 use super::{Balance, Endpoints, Turn};
 

@@ -13,7 +13,7 @@ impl Balance for PowerOfTwo {
     }
 }
 
-/// Where neither of the two has room, the cheapest of all.
+/// Returns the cheaper of two endpoints; if neither has room, the cheapest of all.
 pub fn cheaper_of_two(
     turn: Turn,
     endpoints: &dyn Endpoints,
@@ -36,7 +36,7 @@ pub fn cheaper_of_two(
     cheapest(&mut [one, other].into_iter()).or_else(|| cheapest(&mut (one..count).chain(0..one)))
 }
 
-/// As evenly as 32 bits allow.
+/// Returns a number below `count`, as evenly as 32 bits allow.
 fn below(luck: u64, count: usize) -> Option<usize> {
     usize::try_from(luck).ok()?.checked_rem(count)
 }

@@ -4,14 +4,14 @@
 //! Schindelhauer and Schomaker, 2005). An endpoint that goes takes along its own keys alone; they
 //! spread over all others. A request without a key goes to the least loaded.
 //!
-//! An endpoint without room is waited for by those who are patient; the queue ends their patience.
-//! Then, and at once where the endpoint takes nothing at all, the next in order has it.
+//! Patient requests wait for an endpoint without room; the queue ends their patience. Then, and at
+//! once if the endpoint takes nothing at all, the next in order has the request.
 
 use super::least_loaded::LeastLoaded;
 use super::{Balance, Candidate, Endpoints, Turn};
 use model::hash;
 
-/// What an endpoint without a limit counts as, so that one with a limit beside it has keys too.
+/// The weight of an endpoint without a limit, so that one with a limit beside it has keys too.
 const WEIGHT_MAX: u32 = 64;
 
 pub struct Rendezvous;
@@ -83,7 +83,7 @@ mod tests {
                 other => assert_eq!(other, after),
             }
         }
-        // About a thousand keys, spread over nine.
+        // There are about a thousand keys, spread over nine.
         assert_eq!(heirs[3], 0);
         let others = heirs.iter().enumerate().filter(|(index, _)| *index != 3);
         assert!(others.map(|(_, count)| count).all(|count| (70..160).contains(count)), "{heirs:?}");
@@ -112,7 +112,7 @@ mod tests {
             let seen = share(identity);
             assert!((seen / expected - 1.0).abs() < 0.1, "{identity}: {seen} for {expected}");
         }
-        // One with more room takes keys from others and gives none away.
+        // An endpoint with more room takes keys from others and gives none away.
         let before = homes;
         fakes.0[1].candidate.concurrency = 4;
         let moved = before.iter().zip(self::homes(&fakes)).filter(|(a, b)| **a != *b);

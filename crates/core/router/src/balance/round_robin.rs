@@ -1,4 +1,4 @@
-//! In turn, passing over those without room.
+//! The next endpoint in turn, passing over those without room.
 
 use super::{Balance, Endpoints, Turn};
 

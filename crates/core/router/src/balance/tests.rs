@@ -1,4 +1,4 @@
-//! What holds for every strategy, over any endpoints.
+//! Tests of what holds for every strategy, over any endpoints.
 
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ impl Endpoints for Fakes {
 }
 
 impl Fakes {
-    /// Idle ones without a limit.
+    /// Returns idle endpoints without a limit.
     pub fn idle(count: u64) -> Fakes {
         Fakes::loaded(&vec![0; usize::try_from(count).unwrap()])
     }
@@ -98,7 +98,8 @@ proptest! {
     }
 }
 
-/// Requests that never overlap, each of another client: nobody is left out or preferred by half.
+/// Sends requests that never overlap, each of another client: no endpoint is left out or preferred
+/// by half.
 #[test]
 fn idle_endpoints_share_evenly() {
     for (name, strategy) in STRATEGIES {
@@ -117,7 +118,8 @@ fn idle_endpoints_share_evenly() {
     }
 }
 
-/// Requests that stay: the most loaded has hardly more than the mean, whoever looks at loads.
+/// Sends requests that stay: the most loaded has hardly more than the mean, with every strategy
+/// that looks at loads.
 #[test]
 fn requests_under_way_are_spread() {
     let most = |strategy: &dyn Balance| {

@@ -1,5 +1,5 @@
 //! Instances of other nodes, as far as a router may use them: their own node's record says ready,
-//! that node is a member, and it answers. Which of them gets a request is decided there. Part of
+//! that node is a member, and it answers. That node decides which of them gets a request. Part of
 //! the book.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +13,9 @@ use super::Sought;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarDescription {
     pub node: NodeId,
-    /// Which processes; others in their place are another endpoint.
+    /// The processes; others in their place are another endpoint.
     pub incarnations: Vec<(Slot, Generation)>,
-    /// Of all together; none for no limit.
+    /// The requests that all take together; `None` for no limit.
     pub concurrency: Option<u32>,
 }
 
@@ -33,12 +33,12 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// True when that is new.
+    /// Sets whether a node is a member and returns true if that is new.
     pub fn set_member(&mut self, node: &NodeId, member: bool) -> bool {
         if member { self.members.insert(node.clone()) } else { self.members.remove(node) }
     }
 
-    /// Those for which that changes something.
+    /// Sets the nodes that are down and returns those for which that changes something.
     pub fn set_down(&mut self, down: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let changed = self.down.symmetric_difference(&down).cloned().collect();
         self.down = down;
@@ -63,13 +63,13 @@ impl Nodes {
 #[derive(Debug, Default)]
 pub struct FarClaims {
     claims: BTreeMap<NodeId, BTreeMap<InstanceId, Claim>>,
-    /// Incarnations that are gone by the verdict of their own node.
+    /// The incarnations that are gone by the verdict of their own node.
     gone: BTreeMap<(NodeId, InstanceId), Generation>,
 }
 
 impl FarClaims {
     pub fn put(&mut self, node: NodeId, instance: InstanceId, claim: Option<Claim>) {
-        // Of the others nobody asks where they are.
+        // Nobody asks where the others are.
         let asked_for = |claim: &Claim| {
             let has_ports = |one: &Incarnation| !one.ports.is_empty();
             instance.process.is_web() || claim.incarnations.iter().any(has_ports)
@@ -101,7 +101,8 @@ impl FarClaims {
         self.claims.keys().any(|node| nodes.contains(node))
     }
 
-    /// The nodes that can be used, and whether there are others that would be if they answered.
+    /// Returns the nodes that can be used, and whether there are others that would be if they
+    /// answered.
     pub(super) fn describe(
         &self,
         serving: &ReleaseId,

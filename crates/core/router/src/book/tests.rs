@@ -1,4 +1,4 @@
-//! What records make of an application, as the router sees it.
+//! Tests of what records make of an application, as the router sees it.
 
 use model::application::Settings;
 use model::release::ProcessRecipe;
@@ -87,7 +87,7 @@ impl World {
         self.put(TypedKey::Claim(instance(slot), node.parse().unwrap()), &claim)
     }
 
-    /// Node, instances, concurrency.
+    /// Returns node, instances and concurrency of each.
     fn far(&self) -> Vec<(String, u32, Option<u32>)> {
         let far = self.0.describe(&name()).unwrap().far;
         let row = |one: FarDescription| (one.node.to_string(), one.instances(), one.concurrency);
@@ -144,7 +144,8 @@ fn a_gone_instance_takes_none() {
     verdict.generation = 1;
     world.put(key, &verdict);
     assert_eq!(world.generations(), [2]);
-    // What another node says of its own, or its checker of this one, takes nothing from here.
+    // What another node says of its own instances, or its checker of this one, takes nothing from
+    // here.
     verdict.generation = 2;
     let others = TypedKey::Probe("n2".parse().unwrap(), instance(1)).key();
     world.0.apply(&others, Some(&record::encode(&verdict)));
@@ -259,7 +260,7 @@ fn a_port_of_the_serving_release_has_endpoints_of_its_process() {
     assert_eq!((far.node.clone(), far.instances(), far.concurrency), (node("n2"), 1, None));
     assert!(dns_found.endpoints.is_empty() && dns_found.far.is_empty(), "web has no such port");
     assert_eq!(world.far(), [("n2".into(), 1, Some(1))], "of HTTP, one instance alone");
-    // One that lets its ports go is forgotten.
+    // A process that lets its ports go is forgotten.
     world.put(TypedKey::Claim(broker(3), node("n2")), &claim(Vec::new()));
     assert!(world.0.describe(&name()).unwrap().services[0].far.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Turns, shares and order, by example and by chance.
+//! Tests of turns, shares and order, by example and by chance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ fn classes(items: &[Item]) -> Vec<u64> {
     items.iter().map(|(class, _)| *class).collect()
 }
 
-/// Numbered in each class.
+/// Returns a queue filled with requests that are numbered in each class.
 fn filled(length_max: usize, counts: &[(u64, u32)]) -> Fair<Item> {
     let mut fair = Fair::new(length_max);
     for (class, count) in counts {
@@ -57,7 +57,7 @@ fn one_client_may_fill_the_queue_until_another_comes() {
     assert_eq!(fair.push(1, 1, 0, (1, 10)), Pushed::Refused((1, 10)));
     assert_eq!(fair.push(2, 1, 0, (2, 0)), Pushed::InsteadOf((1, 9)));
     assert_eq!(fair.take(NOW, |_| true), Some((1, 0)));
-    // It holds more than half while another waits: no more of it until it has less.
+    // The client holds more than half while another waits: no more of it until it has less.
     assert_eq!(fair.push(1, 1, 0, (1, 11)), Pushed::Refused((1, 11)));
     assert_eq!(fair.take(NOW, |_| true), Some((2, 0)));
     assert_eq!(fair.push(1, 1, 0, (1, 12)), Pushed::Waits);
@@ -113,15 +113,15 @@ fn a_newcomer_is_next_once_in_a_round() {
     fair.push(3, 1, 0, (3, 1));
     let rest: Vec<Item> = (0..5).map_while(|_| fair.take(NOW, |_| true)).collect();
     assert_eq!(rest, [(1, 1), (2, 1), (4, 0), (3, 1), (1, 2)]);
-    // Whoever leaves unserved leaves the place at the front to another.
+    // A client that leaves unserved leaves the place at the front to another.
     fair.push(5, 1, 0, (5, 0));
     fair.retain(|(class, _)| *class != 5);
     fair.push(6, 1, 0, (6, 0));
     assert_eq!(fair.take(NOW, |_| true), Some((6, 0)));
 }
 
-/// Serial instances by simulated time: a client keeps slow requests waiting, and another has a few
-/// quick ones under way at a time. How many of each were served.
+/// Serves by serial instances in simulated time: a client keeps slow requests waiting, and another
+/// has a few quick ones under way at a time. Returns how many of each were served.
 fn served(places: u32, quick_at_once: u32, shared_out: bool) -> [u32; 2] {
     const TIMES_MS: [u64; 2] = [1_000, 5];
     const SLOW: u64 = 0;
@@ -146,7 +146,7 @@ fn served(places: u32, quick_at_once: u32, shared_out: bool) -> [u32; 2] {
         }
         served[client as usize] += 1;
         fair.let_go(client);
-        // Whoever has an answer asks again.
+        // A client that has an answer asks again.
         fair.push(client, 1, 0, (client, 0));
         while busy.len() < places as usize {
             let waits = fair.may_take(NOW, |(client, _)| *client == QUICK);
@@ -185,7 +185,7 @@ fn a_place_that_is_let_go_is_forgotten_and_nobody_is_shut_out_by_it() {
     assert_eq!(fair.take(NOW, |_| true), Some((1, 0)), "nobody else is there");
     fair.hold(2);
     fair.push(2, 1, 0, (2, 1));
-    // Both have their share: in turn.
+    // Both have their share: they are served in turn.
     assert_eq!(fair.take(NOW, |_| true), Some((2, 1)));
     assert_eq!(fair.take(NOW, |_| true), Some((1, 1)));
     fair.let_go(2);
@@ -235,9 +235,9 @@ fn an_eighth_of_the_places_is_kept_for_those_who_are_due() {
     }
 }
 
-/// What the quick ones and the slow ones waited on average, and the quick ones at most, in
-/// milliseconds: ten serial instances at 70 % load by simulated time, one in twenty takes a second
-/// instead of 5 ms. Each comes from one of so many clients.
+/// Returns what the quick ones and the slow ones waited on average, and the quick ones at most, in
+/// milliseconds: ten serial instances at 70 % load by simulated time, where one in twenty takes a
+/// second instead of 5 ms. Each comes from one of this many clients.
 fn waited(seed: u64, slow_patience_ms: u64, clients: u64) -> [u64; 3] {
     const PLACES: usize = 10;
     const TIMES_US: [u64; 2] = [5_000, 1_000_000];
@@ -306,12 +306,12 @@ enum Step {
         cost: u32,
         due_ms: u64,
     },
-    /// One that only those of the given class may take, or anybody.
+    /// A request is taken that only those of the given class may take, or anybody.
     Take {
         only: Option<u64>,
         moment: Moment,
     },
-    /// One of those that this class has.
+    /// One of the places of this class is let go.
     LetGo {
         class: u64,
     },
@@ -330,7 +330,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn nothing_is_lost_and_each_client_is_served_in_order(steps in steps(), places in 1u32..24) {
-        /// Client, number, when it is due.
+        /// The client, the number, and when it is due.
         type Item = (u64, u32, u64);
         let (mut fair, mut number) = (Fair::new(20), 0);
         fair.share_out(places as usize);
@@ -373,7 +373,7 @@ proptest! {
                     let may_go = |item: &&Item| {
                         fits(item) && (is_due(item) || moment.free > kept)
                     };
-                    // The smaller, the sooner it goes.
+                    // The smaller it is, the sooner the request goes.
                     let group = |item: &Item| (has_its_share(&held, item.0), !is_due(item));
                     let first = waiting.values().flatten().filter(may_go).map(group).min();
                     prop_assert_eq!(fair.may_take(moment, fits), first.is_some());
@@ -396,7 +396,7 @@ proptest! {
         }
     }
 
-    /// However the others ask, and whoever leaves: between two turns of a client, each other one
+    /// However the others ask, and whichever leave: between two turns of a client, each other one
     /// has one at most.
     #[test]
     fn who_asks_a_little_waits_one_round_at_most(

@@ -1,7 +1,7 @@
-//! Which of the forms a file is kept in a client takes: as it is, or compressed when it was built.
-//! RFC 9110, section 12.5.3.
+//! The form of a file that a client takes: as it is, or compressed when it was built. RFC 9110,
+//! section 12.5.3.
 
-/// Best first: what is equally welcome is sent in the shorter form.
+/// All codings, best first: what is equally welcome is sent in the shorter form.
 pub const ALL: [Coding; 2] = [Coding::Brotli, Coding::Gzip];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// As `Content-Encoding` names it.
+    /// Returns the name in `Content-Encoding`.
     pub fn name(self) -> &'static str {
         match self {
             Coding::Brotli => "br",
@@ -19,7 +19,7 @@ impl Coding {
         }
     }
 
-    /// Behind the name of the file that it is the other form of.
+    /// Returns the suffix that follows the name of the file that it is the other form of.
     pub fn suffix(self) -> &'static str {
         match self {
             Coding::Brotli => ".br",
@@ -28,15 +28,15 @@ impl Coding {
     }
 }
 
-/// The form for a client with this `Accept-Encoding`, of those that `has` knows; none for the file
-/// as it is, which is also what a client gets that takes nothing at all.
+/// Returns the form for a client with this `Accept-Encoding`, of those that `has` knows; `None` for
+/// the file as it is, which is also what a client gets that takes nothing at all.
 pub fn choose(accepted: Option<&str>, has: impl Fn(Coding) -> bool) -> Option<Coding> {
     let accepted = accepted?;
     let weight = |coding: Coding| {
         let alias = if coding == Coding::Gzip { "x-gzip" } else { "br" };
         weight_of(accepted, &[coding.name(), alias]).or_else(|| weight_of(accepted, &["*"]))
     };
-    // As it is, a file is welcome after everything that is named, unless it is named itself.
+    // The file as it is is welcome after everything that is named, unless it is named itself.
     let plain = weight_of(accepted, &["identity"]).unwrap_or(1);
     let known = ALL.into_iter().filter(|coding| has(*coding));
     let weighed = known.filter_map(|coding| Some((weight(coding)?, coding)));
@@ -45,7 +45,7 @@ pub fn choose(accepted: Option<&str>, has: impl Fn(Coding) -> bool) -> Option<Co
     best.filter(|(weight, _)| *weight > 0 && *weight >= plain).map(|(_, coding)| coding)
 }
 
-/// In thousandths; none where it is not named.
+/// Returns the weight in thousandths; `None` if it is not named.
 fn weight_of(accepted: &str, names: &[&str]) -> Option<u32> {
     accepted.split(',').find_map(|one| {
         let (name, parameters) = one.split_once(';').unwrap_or((one, ""));

@@ -1,13 +1,14 @@
 //! Names that hold a hash of the content: such a file never changes under its name, so browsers
 //! need not ask again. Assets of Rails, Django, webpack, Vite and the like.
 
-/// A shorter run of digits and letters is a word or a number as often as a hash.
+/// Characters of a hash at least; a shorter run of digits and letters is a word or a number as
+/// often as a hash.
 const HASH_LENGTH_MIN: usize = 8;
-/// SHA-512 in hexadecimal.
+/// Characters of a hash at most: SHA-512 in hexadecimal.
 const HASH_LENGTH_MAX: usize = 128;
 
-/// Whether the last part of the path is named so: `app-3f2a9c1b.js`, `base.27e20196a850.css`,
-/// `index-BX9k3_aZ.js`, `main.3f2a9c1b.js.map`.
+/// Returns whether the last part of the path is named so: `app-3f2a9c1b.js`,
+/// `base.27e20196a850.css`, `index-BX9k3_aZ.js`, `main.3f2a9c1b.js.map`.
 pub fn is_fingerprinted(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     // The first part is what people call it, the last what kind it is.
@@ -20,8 +21,8 @@ pub fn is_fingerprinted(path: &str) -> bool {
     })
 }
 
-/// Hexadecimal with letters and digits, so that no date is taken for it; or of larger alphabets,
-/// where capitals, small letters and digits meet.
+/// Returns whether the text is a hash: hexadecimal with letters and digits, so that no date is
+/// taken for it; or of larger alphabets, where capitals, small letters and digits meet.
 fn is_hash(text: &str) -> bool {
     let bytes = text.as_bytes();
     let any = |class: fn(&u8) -> bool| bytes.iter().any(class);

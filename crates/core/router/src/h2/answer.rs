@@ -7,23 +7,23 @@ use super::is_of_connection;
 use crate::http::HEADERS_MAX;
 use crate::http::syntax::content_length;
 
-/// Those that the router itself adds to a head.
+/// Headers that the router itself adds to a head.
 pub const OWN_HEADERS: usize = 8;
 
-/// How a body of HTTP/1.1 ends.
+/// The way in which a body of HTTP/1.1 ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
+    /// There is no body.
     Empty,
-    /// Bytes that are still to come.
+    /// The bytes that are still to come.
     Length(u64),
     Chunked,
     UntilClose,
 }
 
 impl Framing {
-    /// Where a message has no body at all, or one that is empty and whole, its head is its end.
-    /// Says how much of the text that is, of which the head is `used`.
+    /// Returns whether the head is the message's end, which it is if there is no body at all, or
+    /// one that is empty and whole; and how much of the text that is, of which the head is `used`.
     pub fn end(self, text: &[u8], used: usize) -> (usize, bool) {
         /// A body of no chunks.
         const NOTHING: &[u8] = b"0\r\n\r\n";
@@ -39,9 +39,9 @@ impl Framing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub framing: Framing,
-    /// Of its text.
+    /// The length of its text.
     pub length: usize,
-    /// Another one follows.
+    /// Whether another head follows.
     pub is_interim: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// Writes the block for it to `out` once all of the head is there; else nothing.
+/// Writes the block for the head to `out` once all of it is there; else nothing.
 pub fn write(
     text: &[u8],
     is_head: bool,
@@ -78,7 +78,7 @@ pub fn write(
         _ if is_granted => 200,
         // A success would say that the WebSocket is open.
         200..300 if is_tunnel => 502,
-        // Not a part of HTTP/2: nobody asked for it.
+        // A 101 is no part of HTTP/2: nobody asked for it.
         101 => 502,
         status => status,
     };

@@ -1,10 +1,10 @@
-//! Takes a body out of its chunks, with the trailers behind it. What comes here was checked on its
-//! way already; what is malformed all the same ends the message.
+//! The reader that takes a body out of its chunks, with the trailers behind it. What comes here was
+//! checked on its way already; what is malformed all the same ends the message.
 
 use super::is_of_connection;
 use crate::http::HEADERS_MAX;
 
-/// The body's reader allows less.
+/// Bytes of all trailers; the body's reader allows less.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
 /// A last chunk behind the content of another, with no trailers.
 const LAST: &[u8] = b"\r\n0\r\n\r\n";
@@ -12,7 +12,7 @@ const LAST: &[u8] = b"\r\n0\r\n\r\n";
 #[derive(Debug, Default)]
 pub struct Chunks {
     state: State,
-    /// Of the present chunk, still to come.
+    /// The bytes of the present chunk that are still to come.
     left: u64,
     trailers: Vec<u8>,
 }
@@ -23,24 +23,24 @@ enum State {
     Size,
     Extension,
     Content,
-    /// Behind the content of a chunk.
+    /// The reader is behind the content of a chunk.
     Gap,
-    /// At the start of a line behind the last chunk, or in it.
+    /// The reader is at the start of a line behind the last chunk, or in it.
     Trailers,
 }
 
 /// What the next bytes are.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// So many bytes of framing.
+    /// This many bytes of framing.
     Skip(usize),
-    /// So many bytes of content; `took` says how many of them were used.
+    /// This many bytes of content; `took` is told how many of them were used.
     Content(usize),
-    /// The end, with so many bytes of it; `trailers` has what else it said.
+    /// The end, with this many bytes of it; `trailers` has what else it said.
     End(usize),
 }
 
-/// The body is no such thing.
+/// The body is not made of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -95,7 +95,8 @@ impl Chunks {
         Ok(Step::Skip(input.len()))
     }
 
-    /// Behind the end: names and values of trailers that mean the same in the other form.
+    /// Calls `each`, behind the end, with names and values of trailers that mean the same in the
+    /// other form.
     pub fn trailers(&self, mut each: impl FnMut(&str, &[u8])) -> Result<(), Malformed> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         if self.trailers.len() > b"\r\n".len() {
@@ -108,7 +109,8 @@ impl Chunks {
         Ok(())
     }
 
-    /// So much of the content is used. True where `rest`, which is behind it, is the whole end.
+    /// Notes that this much of the content is used. Returns true if `rest`, which is behind it, is
+    /// the whole end.
     pub fn took(&mut self, count: usize, rest: &[u8]) -> bool {
         self.left -= (count as u64).min(self.left);
         if self.left > 0 {
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Content and trailers, with the input in pieces of `size` bytes.
+    /// Returns content and trailers, with the input in pieces of `size` bytes.
     fn run(wire: &[u8], size: usize) -> Result<(Vec<u8>, Option<Vec<String>>), Malformed> {
         let (mut chunks, mut content, mut end) = (Chunks::default(), Vec::new(), None);
         for mut piece in wire.chunks(size) {

@@ -1,5 +1,5 @@
 //! One connection of a client: the frames that it sends become requests and their bodies, and what
-//! is written to their streams becomes frames. Whoever waits for a stream is woken.
+//! is written to their streams becomes frames. Tasks that wait for a stream are woken.
 
 mod frames;
 mod sending;
@@ -22,24 +22,24 @@ use super::request::Asked;
 use super::streams::{STREAMS_MAX, Stream, Streams, WINDOW_BYTES, Waiting};
 use crate::http::HEAD_BYTES_MAX;
 
-/// What a client may send in all its streams before it is read.
+/// Bytes that a client may send in all its streams before it is read.
 const WINDOW_BYTES_ALL: u32 = 1024 * 1024;
-/// Before either side says anything else (RFC 9113, section 6.9.2).
+/// Bytes of a window before either side says anything else (RFC 9113, section 6.9.2).
 const WINDOW_AT_FIRST: u32 = 65_535;
-/// Two records of TLS: bodies wait for room when so much waits to be sent.
+/// Bytes that may wait to be sent, two records of TLS; bodies wait for room beyond that.
 const OUT_BYTES: usize = 32 * 1024;
-/// Of what a client makes us answer and does not read; then it is not read either.
+/// Bytes that a client makes us answer and does not read; then it is not read either.
 const BACKLOG_BYTES_MAX: usize = 256 * 1024;
-/// Comes back when the client has heard that it is to leave.
+/// The ping that comes back when the client has heard that it is to leave.
 const LEAVING: [u8; 8] = *b"leaving!";
 
-/// Who takes requests.
+/// What takes requests.
 pub trait Server {
-    /// Whether one more may be begun.
+    /// Returns whether one more request may be begun.
     fn has_room(&self) -> bool;
-    /// Unlike any other.
+    /// Returns a key unlike any other.
     fn key(&mut self) -> [u8; 16];
-    /// `head` is as HTTP/1.1 has it.
+    /// Begins a request; `head` is as HTTP/1.1 has it.
     fn begin(&mut self, key: Key, asked: Asked, head: &[u8]);
 }
 
@@ -52,33 +52,33 @@ pub struct Scratch {
 
 #[derive(Debug)]
 pub struct Connection {
-    /// Frames for the client.
+    /// The frames for the client.
     out: Vec<u8>,
-    /// Of the preface, so much has come.
+    /// The number of bytes of the preface that have come.
     greeted: usize,
-    /// The client's settings came, as they must at first.
+    /// Whether the client's settings came, as they must at first.
     is_settled: bool,
     /// A frame that has not come whole.
     partial: Vec<u8>,
-    /// A head that has not.
+    /// A head that has not come whole.
     block: Option<Block>,
     decoder: Decoder,
     encoder: Encoder,
     guard: Guard,
     streams: Streams,
-    /// The newest that the client began.
+    /// The newest stream that the client began.
     last: u32,
     window_in: i64,
-    /// Bytes that were read and of which the client was not told.
+    /// The bytes that were read and of which the client was not told.
     unsaid: u32,
     window_out: i64,
-    /// Of a new stream.
+    /// The window of a new stream.
     window_at_first: i64,
-    /// Whoever has something to send and no room for it that all share.
+    /// The streams that have something to send and lack only the room that all share.
     queue: VecDeque<Key>,
     leaving: Leaving,
     failure: Option<Reason>,
-    /// Nothing is read any more.
+    /// Whether nothing is read any more.
     is_over: bool,
     driver: Waiting,
 }
@@ -88,7 +88,7 @@ enum Leaving {
     Not,
     /// The client was told, and may not know yet.
     Told,
-    /// It knows: what it began after this is not served.
+    /// The client knows: what it began after this is not served.
     Known,
 }
 
@@ -96,7 +96,7 @@ enum Leaving {
 struct Block {
     stream: u32,
     ended: bool,
-    /// Whether what it depends on is sound: said once the block is read.
+    /// Whether what it depends on is sound: reported once the block is read.
     priority: Result<(), Fault>,
     bytes: Vec<u8>,
 }
@@ -147,7 +147,7 @@ impl Connection {
         frame::put_number(&mut self.out, Kind::WINDOW_UPDATE, 0, more);
     }
 
-    /// What the client sent next. `age` is how long the connection has been.
+    /// Receives what the client sent next. `age` is how long the connection has been open.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -228,38 +228,38 @@ impl Connection {
         }
     }
 
-    /// The client has said what it is.
+    /// Returns whether the client's settings have come.
     pub fn is_settled(&self) -> bool {
         self.is_settled
     }
 
-    /// Why the connection ends, where that is the client's doing.
+    /// Returns why the connection ends, if that is the client's doing.
     pub fn failure(&self) -> Option<Reason> {
         self.failure
     }
 
-    /// Frames to be sent. Whoever takes some says so by `sent`.
+    /// Returns the frames to be sent. A caller that takes some says so by `sent`.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// All of it is sent, so there may be room again. Follows whatever makes room: what came from
-    /// the client, too.
+    /// Notes that all of it is sent, so there may be room again. To be called after anything that
+    /// makes room: after what came from the client, too.
     pub fn sent(&mut self) {
         self.wake_next();
     }
 
-    /// The client does not read what it asked for.
+    /// Returns whether the client does not read what it asked for.
     pub fn is_backed_up(&self) -> bool {
         self.out.len() > BACKLOG_BYTES_MAX
     }
 
-    /// Is woken when there is something to be sent.
+    /// Has the task woken when there is something to be sent.
     pub fn watch(&mut self, cx: &Context<'_>) {
         self.driver.wait(cx);
     }
 
-    /// Streams under way.
+    /// Returns the number of streams under way.
     pub fn open(&self) -> usize {
         self.streams.open()
     }
@@ -286,7 +286,7 @@ impl Connection {
         frame::put(&mut self.out, Kind::GOAWAY, 0, 0, &payload);
     }
 
-    /// Once all is sent, it can be closed.
+    /// Returns whether the connection can be closed once all is sent.
     pub fn is_finished(&self) -> bool {
         self.is_over || (self.leaving == Leaving::Known && self.streams.open() == 0)
     }
@@ -299,7 +299,7 @@ impl Connection {
         }
     }
 
-    /// Nothing comes any more.
+    /// Notes that nothing more comes.
     pub fn close(&mut self) {
         self.is_over = true;
         (self.partial, self.block) = (Vec::new(), None);
@@ -307,12 +307,12 @@ impl Connection {
         self.queue.clear();
     }
 
-    /// Bytes that came in a stream and were not read.
+    /// Returns how many bytes came in a stream and were not read.
     pub fn ready_bytes(&mut self, key: Key) -> usize {
         self.streams.get(key).map_or(0, |stream| stream.ready().len())
     }
 
-    /// What came in a stream, as far as there is room.
+    /// Reads what came in a stream, as far as there is room.
     pub fn read_body(&mut self, key: Key, room: &mut [u8]) -> usize {
         let Some(stream) = self.streams.get(key) else { return 0 };
         let count = stream.ready().len().min(room.len());
@@ -330,7 +330,7 @@ impl Connection {
         count
     }
 
-    /// Whether something can be read; false at the end.
+    /// Resolves when something can be read, with false at the end.
     pub fn poll_more(&mut self, key: Key, cx: &Context<'_>) -> Poll<Result<bool, Gone>> {
         let Some(stream) = self.streams.get(key) else { return Poll::Ready(Err(Gone)) };
         if !stream.ready().is_empty() {
@@ -357,7 +357,8 @@ impl Connection {
         }
     }
 
-    /// Bytes of the windows that were read. In large pieces: each costs a frame.
+    /// Gives bytes of the windows back that were read. This happens in large pieces, as each costs
+    /// a frame.
     fn give_back(&mut self, key: Key, count: u32) {
         let expects = |stream: &&mut Stream| !stream.has_come && stream.cut.is_none();
         if let Some(stream) = self.streams.get(key).filter(expects) {
@@ -382,13 +383,13 @@ impl Connection {
         }
     }
 
-    /// A request was answered: that pays for one that is given up.
+    /// Notes that a request was answered: that pays for one that is given up.
     pub fn answered(&mut self) {
         self.guard.answered();
     }
 }
 
-/// No frame is longer than was agreed.
+/// Returns the length of a frame; none is longer than was agreed.
 fn length(head: &Head) -> Result<usize, Reason> {
     match head.length {
         ..=frame::PAYLOAD_BYTES_MAX => Ok(head.length),

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-/// What a client that knows sends first.
+/// The bytes that a client that knows HTTP/2 sends first.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub const HEAD_BYTES: usize = 9;
-/// What either side may send unless another length is agreed.
+/// Bytes of a payload that either side may send unless another length is agreed.
 pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 
 pub const END_STREAM: u8 = 1;
@@ -41,7 +41,7 @@ pub mod setting {
     pub const CONNECT_PROTOCOL: u16 = 8;
 }
 
-/// Why a stream or a connection ends (RFC 9113, section 7).
+/// The reason why a stream or a connection ends (RFC 9113, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason(pub u32);
 
@@ -63,12 +63,12 @@ pub struct Head {
     pub length: usize,
     pub kind: Kind,
     pub flags: u8,
-    /// 0 for the connection itself.
+    /// The stream; 0 for the connection itself.
     pub stream: u32,
 }
 
 impl Head {
-    /// None while it is not complete.
+    /// Reads a frame's head; `None` while it is not complete.
     pub fn read(input: &[u8]) -> Option<Head> {
         let [a, b, c, kind, flags, stream @ ..] = input.first_chunk::<HEAD_BYTES>()?;
         Some(Head {
@@ -83,7 +83,7 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// Its bytes; none is longer than a frame may be.
+    /// Returns its bytes; none is longer than a frame may be.
     fn bytes(&self) -> [u8; HEAD_BYTES] {
         let [_, _, _, _, _, a, b, c] = (self.length as u64).to_be_bytes();
         let [d, e, f, g] = self.stream.to_be_bytes();
@@ -91,7 +91,7 @@ impl Head {
     }
 }
 
-/// The highest bit of a number of a stream or a window means nothing.
+/// The bits that count in the number of a stream or a window: the highest means nothing.
 pub const STREAM_MASK: u32 = 0x7fff_ffff;
 
 pub fn put(out: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
@@ -103,8 +103,9 @@ pub fn put_number(out: &mut Vec<u8>, kind: Kind, stream: u32, number: u32) {
     put(out, kind, 0, stream, &number.to_be_bytes());
 }
 
-/// Of the head of a message, whose block `write` appends, saying whether the message ends with it.
-/// One that is longer than a frame may be goes out in several. Where there is none, nothing does.
+/// Writes the head of a message, whose block `write` appends, saying whether the message ends with
+/// it. A block that is longer than a frame may be goes out in several. If `write` fails, nothing is
+/// written.
 pub fn put_block<T, E>(
     out: &mut Vec<u8>,
     stream: u32,
@@ -136,7 +137,7 @@ pub fn put_block<T, E>(
     Ok(result)
 }
 
-/// Without its padding. None where that is longer than all of it.
+/// Returns the payload without its padding; `None` if that is longer than all of it.
 pub fn unpadded(head: &Head, payload: &[u8]) -> Option<Range<usize>> {
     if !head.has(PADDED) {
         return Some(0..payload.len());

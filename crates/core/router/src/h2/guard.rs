@@ -1,15 +1,16 @@
-//! Frames that bring no request on are free to send and cost work here, so a client that sends
-//! little else is stopped.
+//! The guard against frames that bring no request on: they are free to send and cost work here, so
+//! a client that sends little else is stopped.
 
 use std::time::Duration;
 
 use super::frame::{self, Kind};
 
-/// What a client may spend at once: 200 cancelled requests, or as many pings as a fast line brings.
+/// Units that a client may spend at once: 200 cancelled requests, or as many pings as a fast line
+/// brings.
 const BUDGET_MAX: u32 = 10_000;
-/// What it gets back each second.
+/// Units that it gets back each second.
 const REFILL: u32 = 1_000;
-/// A request that was answered pays for one that is given up.
+/// Units that a request that was answered gives back: it pays for one that is given up.
 const ANSWERED: u32 = COST_RESET;
 const COST_RESET: u32 = 50;
 const COST_SMALL: u32 = 10;
@@ -17,7 +18,7 @@ const COST_SMALL: u32 = 10;
 #[derive(Debug)]
 pub struct Guard {
     budget: u32,
-    /// At this age of the connection.
+    /// The age of the connection at the last refill.
     refilled: Duration,
 }
 
@@ -28,7 +29,7 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// Before frames are admitted.
+    /// Refills the budget; called before frames are admitted.
     pub fn refill(&mut self, age: Duration) {
         let seconds = age.saturating_sub(self.refilled).as_secs();
         if seconds > 0 {
@@ -38,20 +39,21 @@ impl Guard {
         }
     }
 
-    /// The frame that the client sent next. False once it is too much.
+    /// Admits the frame that the client sent next. Returns false once it is too much.
     pub fn admits(&mut self, head: &frame::Head) -> bool {
         let cost = match head.kind {
             Kind::DATA if head.length == 0 && !head.has(frame::END_STREAM) => COST_SMALL,
             Kind::DATA | Kind::HEADERS | Kind::WINDOW_UPDATE => 0,
             Kind::RST_STREAM => COST_RESET,
             Kind::SETTINGS | Kind::CONTINUATION => COST_SMALL,
-            // Pings, priorities, and what nobody knows.
+            // Pings, priorities, and unknown frames.
             _ => 1,
         };
         self.spend(cost)
     }
 
-    /// A stream that had to be ended for what the client did in it. False once it is too much.
+    /// Admits a stream that had to be ended for what the client did in it. Returns false once it is
+    /// too much.
     pub fn admits_error(&mut self) -> bool {
         self.spend(COST_RESET)
     }
@@ -75,7 +77,7 @@ mod tests {
         frame::Head { length, kind, flags, stream: 1 }
     }
 
-    /// How many of these are admitted.
+    /// Returns how many of these are admitted.
     fn admitted(head: &frame::Head) -> u32 {
         let mut guard = Guard::default();
         (0..100_000).find(|_| !guard.admits(head)).unwrap_or(u32::MAX)

@@ -5,10 +5,10 @@ use super::hpack::decode::Fields;
 use super::is_of_connection;
 use crate::http::syntax::{Class, content_length};
 
-/// Why a request goes nowhere.
+/// The reason why a request goes nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Against the rules of HTTP/2.
+    /// The request is against the rules of HTTP/2.
     Malformed,
     Status(u16),
 }
@@ -16,16 +16,16 @@ pub enum Refused {
 /// A request whose head was written as HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its body is of no length that is known, and comes in chunks.
+    /// Whether its body is of unknown length, and comes in chunks.
     pub chunked: bool,
     pub is_head: bool,
-    /// It asks for a WebSocket: bytes both ways once that is granted.
+    /// Whether it asks for a WebSocket: bytes both ways once that is granted.
     pub is_tunnel: bool,
-    /// What the client says its body is long.
+    /// The length of its body, as the client says.
     pub length: Option<u64>,
 }
 
-/// Small letters alone: a capital one is an error.
+/// The characters of names: only small letters, as a capital one is an error.
 const IN_NAMES: Class = Class::of(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz");
 const IN_METHODS: Class = Class::alphanumeric_and(b"!#$%&'*+-.^_`|~");
 
@@ -38,7 +38,7 @@ struct Pseudo<'a> {
     protocol: Option<&'a [u8]>,
 }
 
-/// Writes the head to `out`. `ended` where no body follows; `key` gives one unlike any other.
+/// Writes the head to `out`. `ended` says that no body follows; `key` gives one unlike any other.
 pub fn write(
     fields: &Fields,
     ended: bool,
@@ -62,7 +62,7 @@ pub fn write(
         return Err(Refused::Status(501));
     }
     put(out, &[if is_tunnel { b"GET" } else { method }, b" ", target, b" HTTP/1.1\r\n"]);
-    // One that names no host is refused for that by whoever reads this.
+    // A request that names no host is refused for that by whatever reads this.
     if let Some(host) = pseudo.authority.or(regular.host) {
         put(out, &[b"Host: ", host, b"\r\n"]);
     }
@@ -101,7 +101,7 @@ pub fn write_trailers(fields: &Fields, out: &mut Vec<u8>) -> Result<(), Refused>
         if !(is_name(name) && is_value(value)) {
             return Err(Refused::Malformed);
         }
-        // As text it is a name already.
+        // The name is text already.
         if !std::str::from_utf8(name).is_ok_and(is_of_connection) {
             put(out, &[name, b": ", value, b"\r\n"]);
         }
@@ -111,7 +111,7 @@ pub fn write_trailers(fields: &Fields, out: &mut Vec<u8>) -> Result<(), Refused>
 }
 
 impl<'a> Pseudo<'a> {
-    /// They come first. Says how many there were.
+    /// Reads the pseudo-header fields, which come first, and returns how many there were.
     fn read(fields: &'a Fields) -> Result<(Pseudo<'a>, usize), Refused> {
         let (mut pseudo, mut count) = (Pseudo::default(), 0);
         for (name, value) in fields.iter().take_while(|(name, _)| name.first() == Some(&b':')) {
@@ -123,7 +123,7 @@ impl<'a> Pseudo<'a> {
                 b":protocol" => &mut pseudo.protocol,
                 _ => return Err(Refused::Malformed),
             };
-            // Neither spaces nor ends of lines: all of them stand in one line there.
+            // Neither spaces nor ends of lines are allowed: all of them are in one line there.
             let is_sound = value.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
             if place.replace(value).is_some() || !is_sound {
                 return Err(Refused::Malformed);
@@ -157,7 +157,7 @@ struct Regular<'a> {
 }
 
 impl<'a> Regular<'a> {
-    /// Those behind the first `skip`, each of which must be one.
+    /// Reads the fields behind the first `skip`, each of which must be a regular one.
     fn read(fields: &'a Fields, skip: usize) -> Result<Regular<'a>, Refused> {
         let mut regular = Regular::default();
         for (name, value) in fields.iter().skip(skip) {
@@ -186,7 +186,7 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && IN_NAMES.has_all(name)
 }
 
-/// No end of a line, and no space at either end.
+/// Returns whether the value has no end of a line, and no space at either end.
 fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let control = value
@@ -195,7 +195,7 @@ fn is_value(value: &[u8]) -> bool {
     !control && !is_space(value.first()) && !is_space(value.last())
 }
 
-/// They may come in crumbs, and are one header (RFC 9113, section 8.2.3).
+/// Writes the cookies, which may come in crumbs, and are one header (RFC 9113, section 8.2.3).
 fn put_cookies(fields: &Fields, out: &mut Vec<u8>) {
     let crumbs = fields.iter().filter(|(name, _)| *name == b"cookie");
     for (number, (_, crumb)) in crumbs.enumerate() {
@@ -236,7 +236,7 @@ mod tests {
     fn fields(list: &[(&str, &str)]) -> Fields {
         let mut block = Vec::new();
         for (name, value) in list {
-            // As it is, for names that may not be there.
+            // Names that may not be there are written as they are.
             block.extend([0, name.len() as u8]);
             block.extend_from_slice(name.as_bytes());
             let mut rest = Vec::new();

@@ -1,5 +1,5 @@
 //! The streams of a connection: what came in each and was not read, what each may still send, and
-//! who waits for either.
+//! which tasks wait for either.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -7,19 +7,19 @@ use std::task::{Context, Waker};
 
 use super::request::Asked;
 
-/// Browsers ask for about 100 at once at the most.
+/// Streams that a client may have at a time; browsers ask for about 100 at once at the most.
 pub const STREAMS_MAX: usize = 128;
-/// With those that are over for the client while somebody still sees to them here.
+/// Streams that are held, with those that are over for the client while they are still served here.
 pub const HELD_MAX: usize = 2 * STREAMS_MAX;
-/// What a client may send in each before it is read. With the connection's window, which all of
-/// them share, that bounds what a connection holds.
+/// Bytes that a client may send in each stream before it is read. With the connection's window,
+/// which all of them share, that bounds what a connection holds.
 pub const WINDOW_BYTES: u32 = 64 * 1024;
-/// Streams that are over and for which frames may still be on their way.
+/// Streams that are remembered when they are over, as frames for them may still be under way.
 const REMEMBERED_MAX: usize = 64;
-/// Room that a connection keeps while nothing is asked.
+/// Streams that a connection keeps room for while nothing is asked.
 const KEPT_MAX: usize = 8;
 
-/// A stream, for whoever serves it.
+/// The name of a stream for what serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     slot: usize,
@@ -28,41 +28,41 @@ pub struct Key {
 
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// To be read next, as HTTP/1.1.
+    /// The bytes to be read next, as HTTP/1.1.
     pub incoming: Vec<u8>,
-    /// So much of it was read.
+    /// The number of these that were read.
     pub taken: usize,
-    /// Bytes of the client's window that come back to it once all is read.
+    /// The bytes of the client's window that come back to it once all is read.
     pub owed: u32,
-    /// Those that were read and of which it was not told.
+    /// The bytes that were read and of which the client was not told.
     pub unsaid: u32,
-    /// Of the body's length, where that was said.
+    /// What is left of the body's length, if that was said.
     pub left: Option<u64>,
-    /// The body is put into chunks.
+    /// Whether the body is put into chunks.
     pub chunked: bool,
-    /// What the client may still send.
+    /// The bytes that the client may still send.
     pub window_in: i64,
-    /// What the client takes.
+    /// The bytes that the client still takes.
     pub window_out: i64,
-    /// The request is whole.
+    /// Whether the request is whole.
     pub has_come: bool,
-    /// The answer is whole.
+    /// Whether the answer is whole.
     pub is_sent: bool,
     pub cut: Option<Cut>,
-    /// Counted as one that is over.
+    /// Whether it is counted as one that is over.
     is_over: bool,
     pub reader: Waiting,
     pub writer: Waiting,
 }
 
-/// Who ended it before its time.
+/// The side that ended it before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     ByClient,
     ByUs,
 }
 
-/// How a stream ended that is here no more.
+/// The way in which a stream ended that is no longer here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Whole,
@@ -71,12 +71,12 @@ pub enum Ended {
     Unknown,
 }
 
-/// Whoever is to be woken.
+/// The task that is to be woken.
 #[derive(Debug, Default)]
 pub struct Waiting(Option<Waker>);
 
 impl Waiting {
-    /// Whoever only looks, with a waker that does nothing, takes nobody's place.
+    /// Registers a task. One that only looks, with a waker that does nothing, takes nobody's place.
     pub fn wait(&mut self, cx: &Context<'_>) {
         if looks_only(cx) {
             return;
@@ -93,7 +93,7 @@ impl Waiting {
     }
 }
 
-/// It does not wait.
+/// Returns whether the task does not wait.
 pub fn looks_only(cx: &Context<'_>) -> bool {
     cx.waker().will_wake(Waker::noop())
 }
@@ -103,10 +103,10 @@ impl Stream {
         &self.incoming[self.taken..]
     }
 
-    /// A part of the body, for who reads it.
+    /// Adds a part of the body, for the task that reads it.
     pub fn put(&mut self, content: &[u8]) {
         if self.chunked && !content.is_empty() {
-            // It cannot fail.
+            // Writing to memory cannot fail.
             write!(self.incoming, "{:x}\r\n", content.len()).ok();
         }
         self.incoming.extend_from_slice(content);
@@ -123,17 +123,17 @@ impl Stream {
 
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// By slots; 0 where one is free.
+    /// The streams by slots; 0 if one is free.
     ids: Vec<u32>,
     slots: Vec<Stream>,
     held: usize,
     open: usize,
-    /// The newest last.
+    /// The streams that are over, the newest last.
     ended: VecDeque<(u32, Ended)>,
 }
 
 impl Streams {
-    /// Those that are over for neither side.
+    /// Returns the number of those that are not over for the client.
     pub fn open(&self) -> usize {
         self.open
     }
@@ -176,7 +176,7 @@ impl Streams {
         held.filter(|(id, _)| **id != 0).map(|(_, stream)| stream)
     }
 
-    /// One that was changed may be over now.
+    /// Counts a stream that was changed as over if it is now.
     pub fn settle(&mut self, key: Key) {
         let Some(stream) = self.get(key) else { return };
         let is_over = stream.cut.is_some() || (stream.has_come && stream.is_sent);
@@ -186,7 +186,7 @@ impl Streams {
         }
     }
 
-    /// Nothing more is read or sent in it.
+    /// Cuts a stream: nothing more is read or sent in it.
     pub fn cut(&mut self, key: Key, by: Cut) {
         if let Some(stream) = self.get(key) {
             stream.cut.get_or_insert(by);
@@ -201,7 +201,7 @@ impl Streams {
         keys.into_iter().for_each(|key| self.cut(key, Cut::ByClient));
     }
 
-    /// Whoever served it does so no more.
+    /// Ends a stream that nothing serves any more.
     pub fn end(&mut self, key: Key) {
         let Some(stream) = self.get(key) else { return };
         let ended = stream.cut.map_or(Ended::Whole, Ended::Cut);

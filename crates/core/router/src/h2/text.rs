@@ -1,5 +1,5 @@
 //! A message in the text of HTTP/1.1, piece by piece, on its way into frames: its head, put
-//! together where it does not come whole, and what of its body is content.
+//! together if it does not come whole, and what of its body is content.
 
 use std::io::{Error, ErrorKind};
 
@@ -7,7 +7,7 @@ use super::answer::Framing;
 use super::chunks::{Chunks, Malformed, Step};
 use crate::http::HEAD_BYTES_MAX;
 
-/// What a head may have, and what the router adds to one.
+/// Bytes that a head may have, with what the router adds to one.
 const HEAD_TEXT_MAX: usize = HEAD_BYTES_MAX + 4 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ impl From<Malformed> for Error {
 pub struct HeadText(Vec<u8>);
 
 impl HeadText {
-    /// How many of the bytes were used. `whole` says how much of the text it used, or that more
-    /// of it is to come.
+    /// Adds bytes and returns how many of them were used. `whole` says how much of the text it
+    /// used, or that more of it is to come.
     pub fn put<E: From<TooLong>>(
         &mut self,
         bytes: &[u8],
@@ -45,7 +45,7 @@ impl HeadText {
             self.0.extend_from_slice(bytes);
             return Ok(bytes.len());
         }
-        // In several pieces it is rare.
+        // A head in several pieces is rare.
         self.0.extend_from_slice(bytes);
         if let Some(used) = whole(&self.0)? {
             self.0 = Vec::new();
@@ -68,18 +68,18 @@ pub struct BodyText {
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many bytes that say nothing in frames.
+    /// This many bytes that say nothing in frames.
     Framing(usize),
-    /// At most so many bytes of content; `took` says how many of them were used.
+    /// At most this many bytes of content; `took` is told how many of them were used.
     Content(usize),
-    /// The last of the chunks, so many bytes of them; `chunks` has the trailers.
+    /// The last of the chunks, this many bytes of them; `chunks` has the trailers.
     End(usize),
 }
 
 /// What came of content that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Took {
-    /// With the framing behind it, where that is its end.
+    /// The number of bytes, with the framing behind it if that is its end.
     pub used: usize,
     pub ended: bool,
 }
@@ -89,7 +89,7 @@ impl BodyText {
         BodyText { framing, chunks: Chunks::default() }
     }
 
-    /// Where it ends is where its sender closes.
+    /// Returns whether the body ends where its sender closes.
     pub fn is_until_close(&self) -> bool {
         self.framing == Framing::UntilClose
     }
@@ -98,7 +98,7 @@ impl BodyText {
         &self.chunks
     }
 
-    /// What some bytes, of which there are any, begin with.
+    /// Returns what some bytes begin with, of which there must be any.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
         match self.framing {
             Framing::Empty => Ok(Piece::Framing(bytes.len())),
@@ -109,7 +109,7 @@ impl BodyText {
             Framing::UntilClose => Ok(Piece::Content(bytes.len())),
             Framing::Chunked => loop {
                 match self.chunks.step(bytes)? {
-                    // Something else begins here.
+                    // The next part begins here.
                     Step::Skip(0) => {}
                     Step::Skip(count) => return Ok(Piece::Framing(count)),
                     Step::Content(count) => return Ok(Piece::Content(count)),
@@ -119,7 +119,7 @@ impl BodyText {
         }
     }
 
-    /// The first `count` of the bytes, which are content, are used.
+    /// Notes that the first `count` of the bytes, which are content, are used.
     pub fn took(&mut self, bytes: &[u8], count: usize) -> Took {
         match &mut self.framing {
             Framing::Length(left) => {

@@ -1,4 +1,4 @@
-//! Where a body ends: by length, by chunks or with the connection. Chunks are checked strictly.
+//! The end of a body: by length, by chunks or with the connection. Chunks are checked strictly.
 //! Those of an answer are passed on unchanged; those of a request are written anew, so that an
 //! instance sees no extensions, no size written in an unusual way, and of trailers only those that
 //! say nothing a head should have said.
@@ -10,10 +10,10 @@ use thiserror::Error;
 use super::syntax::is_token_byte;
 use super::trailers::Trailers;
 
-/// Extensions are hardly ever sent and never needed.
+/// Bytes of an extension; extensions are hardly ever sent and never needed.
 const EXTENSION_BYTES_MAX: u32 = 256;
 const TRAILER_BYTES_MAX: u32 = 8 * 1024;
-/// 15 hexadecimal digits are more than any disk holds.
+/// Digits of a size: 15 hexadecimal ones are more than any disk holds.
 const SIZE_DIGITS_MAX: u32 = 15;
 
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct BadChunks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     Empty,
-    /// Bytes that are still to come.
+    /// The bytes that are still to come.
     Length(u64),
     Chunked(Chunks),
     UntilClose,
@@ -42,7 +42,7 @@ impl Body {
         }
     }
 
-    /// Bytes of content in chunks so far; a length says its own.
+    /// Returns the bytes of content in chunks so far; a length says its own.
     pub fn content(&self) -> u64 {
         match self {
             Body::Chunked(chunks) => chunks.content,
@@ -50,7 +50,7 @@ impl Body {
         }
     }
 
-    /// How many bytes of `input` belong to the body as it is on the wire.
+    /// Returns how many bytes of `input` belong to the body as it is on the wire.
     pub fn accept(&mut self, input: &[u8]) -> Result<usize, BadChunks> {
         match self {
             Body::Empty => Ok(0),
@@ -64,7 +64,7 @@ impl Body {
         }
     }
 
-    /// The same, and the content alone goes to `out`.
+    /// Does the same, and writes the content alone to `out`.
     pub fn decode(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, BadChunks> {
         if let Body::Chunked(chunks) = self {
             return chunks.accept(input, |content| out.extend_from_slice(content), |_| ());
@@ -74,8 +74,8 @@ impl Body {
         Ok(taken)
     }
 
-    /// The same, and what goes to `out` is framed as `input` is, in the plainest way. Trailers are
-    /// collected in `trailers` until all are there.
+    /// Does the same, and frames what goes to `out` as `input` is, in the plainest way. Trailers
+    /// are collected in `trailers` until all are there.
     pub fn reframe(
         &mut self,
         input: &[u8],
@@ -104,9 +104,9 @@ impl Body {
 pub struct Chunks {
     state: State,
     size: u64,
-    /// Bytes of all chunks so far.
+    /// The bytes of all chunks so far.
     content: u64,
-    /// Digits of the size, or bytes of the extension or of all trailers so far.
+    /// The digits of the size, or bytes of the extension or of all trailers so far.
     seen: u32,
 }
 
@@ -121,7 +121,7 @@ enum State {
     Content,
     ContentCr,
     ContentLf,
-    /// At the start of a line after the last chunk.
+    /// The reader is at the start of a line after the last chunk.
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -131,14 +131,14 @@ enum State {
 }
 
 impl State {
-    /// Within a line behind the last chunk that is not the empty one.
+    /// Returns whether this is within a line behind the last chunk that is not the empty one.
     fn is_of_trailer(self) -> bool {
         matches!(self, State::TrailerName | State::TrailerValue | State::TrailerEnd)
     }
 }
 
 impl Chunks {
-    /// Trailers come byte by byte, with the ends of their lines.
+    /// Reads chunks; trailers come byte by byte, with the ends of their lines.
     fn accept(
         &mut self,
         input: &[u8],
@@ -229,7 +229,7 @@ mod tests {
         (Body::chunked(), Vec::new(), Trailers::default())
     }
 
-    /// In pieces of `step` bytes.
+    /// Reads the input in pieces of `step` bytes.
     fn run(input: &[u8], step: usize) -> Result<(usize, Vec<u8>, bool), BadChunks> {
         let (mut body, mut out, mut taken) = (Body::chunked(), Vec::new(), 0);
         for piece in input.chunks(step) {

@@ -15,7 +15,7 @@ use super::{HEADERS_ADDED_MAX, HEADERS_MAX, lists, may_name};
 
 #[derive(Clone, Debug)]
 pub struct RequestHead {
-    /// Bytes of the head in the buffer.
+    /// The bytes of the head in the buffer.
     pub length: usize,
     /// One of the known methods, else `OTHER`.
     pub method: &'static str,
@@ -23,15 +23,15 @@ pub struct RequestHead {
     /// Path and query, as a range of the buffer.
     pub target: Range<usize>,
     pub host: Range<usize>,
-    /// The client speaks HTTP/1.1, not 1.0.
+    /// Whether the client speaks HTTP/1.1, not 1.0.
     pub modern: bool,
     pub body: Body,
     pub keep_alive: bool,
     pub upgrade: bool,
     pub expects_continue: bool,
-    /// It names parts or versions of what it wants.
+    /// Whether it names parts or versions of what it wants.
     pub has_conditions: bool,
-    /// It asks whoever reads it, and was not to go any further.
+    /// Whether it asks the router that reads it, and was not to go any further.
     pub is_for_router: bool,
 }
 
@@ -40,33 +40,34 @@ impl RequestHead {
         self.method == "HEAD"
     }
 
-    /// A body that means nothing: who overlooks it takes it for the next request.
+    /// Returns whether it has a body that means nothing: a server that overlooks it takes it for
+    /// the next request.
     pub fn has_odd_body(&self) -> bool {
         self.body != Body::Empty && matches!(self.method, "GET" | "HEAD" | "DELETE" | "OPTIONS")
     }
 }
 
-/// Why a request is refused: status, and one sentence for people.
+/// The reason why a request is refused: status, and one sentence for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub u16, pub &'static str);
 
 const HEADERS_READ_MAX: usize = HEADERS_MAX + HEADERS_ADDED_MAX;
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
-/// One that another system made up is passed on if it is not larger.
+/// Bytes of a request id that another system made up and that is passed on.
 const REQUEST_ID_LENGTH_MAX: usize = 128;
 
-/// Who asks, for the headers that say so.
+/// The sender of a request, for the headers that name it.
 pub struct Origin {
     pub peer: IpAddr,
     pub request_id: u64,
-    /// The router of another member, which has written all of these headers.
+    /// Whether it is the router of another member, which has written all of these headers.
     pub is_router: bool,
-    /// Asked inside TLS.
+    /// Whether it asked inside TLS.
     pub is_secure: bool,
     pub telling: Telling,
 }
 
-/// What an instance is told of who asks, beyond what the client said.
+/// What an instance is told of the sender, beyond what the client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     /// Not a byte of the head is changed.
@@ -77,8 +78,8 @@ pub enum Telling {
     Standard,
 }
 
-/// None while the head is not complete. Writes the head for an instance to `out`, except for its
-/// last line.
+/// Parses a head; `None` while it is not complete. Writes the head for an instance to `out`, except
+/// for its last line.
 pub fn parse(
     buffer: &[u8],
     origin: &Origin,
@@ -96,8 +97,8 @@ pub fn parse(
     Ok(Some(read.head(buffer, spent)))
 }
 
-/// The same of a client's that goes to no instance, and is therefore not written. None as well
-/// where it is refused: to be parsed by whoever says why.
+/// Parses a client's head that goes to no instance, and is therefore not written. Returns `None`
+/// also if it is refused: to be parsed again by the code that says why.
 pub fn look(buffer: &[u8]) -> Option<RequestHead> {
     const NOBODY: Origin = Origin {
         peer: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -153,7 +154,7 @@ impl<'h, 'b> Read<'h, 'b> {
         if modern && facts.host.is_none() {
             return Err(Refusal(400, "The request has no Host."));
         }
-        // Of a client of HTTP/1.0, a router may know none.
+        // Another router may know no host of a client of HTTP/1.0.
         let is_sound = |host: &[u8]| is_host(host) || (origin.is_router && host.is_empty());
         if facts.host.is_some_and(|host| !is_sound(host)) {
             return Err(Refusal(400, "The Host of the request is no name."));
@@ -202,7 +203,7 @@ fn refusal(error: httparse::Error, buffer: &[u8]) -> Refusal {
     }
 }
 
-/// The first line has a method, a target and what would be a version of HTTP.
+/// Returns whether the first line has a method, a target and what would be a version of HTTP.
 fn names_version(buffer: &[u8]) -> bool {
     let mut lines = buffer.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
@@ -226,7 +227,8 @@ struct Facts<'a> {
     names_headers: bool,
 }
 
-/// What decides which form or part of a file a client gets, or whether it gets one.
+/// Returns whether a header decides which form or part of a file a client gets, or whether it gets
+/// one.
 fn is_condition(name: &str) -> bool {
     name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("if-"))
         || name.eq_ignore_ascii_case("range")
@@ -316,7 +318,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Path and query; and the host where the target is a whole URI.
+/// Returns path and query; and the host if the target is a whole URI.
 fn split_target<'a>(
     method: &str,
     target: &'a str,
@@ -339,7 +341,7 @@ fn split_target<'a>(
     }
     let path = match path {
         "" if method == "OPTIONS" => "*",
-        // A part of the target, as a path is.
+        // This slash is a part of the target, as any path is.
         "" => &start[start.len() - 1..],
         path => path,
     };

@@ -15,17 +15,17 @@ pub struct ResponseHead {
     pub length: usize,
     pub status: u16,
     pub body: Body,
-    /// The instance keeps its connection open afterwards.
+    /// Whether the instance keeps its connection open afterwards.
     pub keep_alive: bool,
-    /// What the client is told: that it may ask again on its connection.
+    /// Whether the client is told that it may ask again on its connection.
     pub client_keeps_alive: bool,
 }
 
-/// Which rule an answer broke, and with what: for the application's owner.
+/// The rule that an answer broke, and with what: for the application's owner.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{rule}{}", .shown.as_deref().unwrap_or_default())]
 pub struct BadResponse {
-    /// One of few.
+    /// The rule, one of few.
     pub rule: &'static str,
     /// What goes on behind that: `: 'Foo bar'`.
     pub shown: Option<Box<str>>,
@@ -43,15 +43,16 @@ pub struct Asked {
     pub head: bool,
     pub modern: bool,
     pub keep_alive: bool,
-    /// Not a byte of the head is changed.
+    /// Whether not a byte of the head is changed.
     pub transparent: bool,
-    /// Of the router of another node, which adds a little to what its instance answers.
+    /// Whether it is of the router of another node, which adds a little to what its instance
+    /// answers.
     pub of_router: bool,
 }
 
 const HEADERS_READ_MAX: usize = HEADERS_MAX + HEADERS_ADDED_MAX;
 
-/// None while the head is not complete. Writes the head for the client to `out`.
+/// Parses a head; `None` while it is not complete. Writes the head for the client to `out`.
 pub fn parse(
     buffer: &[u8],
     asked: Asked,
@@ -131,8 +132,8 @@ fn framing(
         }
     }
     let has_none = status < 200 || status == 204;
-    // A body where there is none may come later, and be taken for the next answer; and who speaks
-    // HTTP/1.0 may not know what chunks are.
+    // A body where there is none may come later, and be taken for the next answer; and a client
+    // that speaks HTTP/1.0 may not know what chunks are.
     if chunked && !modern || has_none && (chunked || length.is_some_and(|length| length > 0)) {
         keep_alive = false;
     }
@@ -148,7 +149,7 @@ fn framing(
     Ok((body, keep_alive && body != Body::UntilClose))
 }
 
-/// Whether the client sees the body's end without the connection's end.
+/// Returns whether the client sees the body's end without the connection's end.
 fn client_keeps_alive(body: Body, asked: Asked) -> bool {
     asked.keep_alive
         && match body {

@@ -1,16 +1,17 @@
-//! Which bytes a target and a Host are made of. What lies outside may mean something else to the
-//! next reader, and is refused.
+//! The bytes that a target and a Host are made of. Any other may mean something else to the next
+//! reader, and is refused.
 
-/// RFC 3986, and what browsers send beside it; neither may hold a fragment, a quote or a bracket.
+/// Returns whether the text is a target: RFC 3986, and what browsers send beside it; neither may
+/// hold a fragment, a quote or a bracket.
 pub fn is_target(text: &str) -> bool {
     let path_end = text.find('?').unwrap_or(text.len());
     text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"#<>".contains(&byte))
-        // Some take it for a slash.
+        // Some servers take it for a slash.
         && !text.as_bytes()[..path_end].contains(&b'\\')
 }
 
-/// A name or an address, with or without a port, as in RFC 9110, section 7.2: no user, no path.
-/// A comma would make it a list, a `%` another name once it is decoded.
+/// Returns whether it is a name or an address, with or without a port, as in RFC 9110, section 7.2:
+/// no user, no path. A comma would make it a list, a `%` another name once it is decoded.
 pub fn is_host(host: &[u8]) -> bool {
     let (name, rest) = match host.first() {
         None => return false,
@@ -32,7 +33,7 @@ pub fn is_host(host: &[u8]) -> bool {
     !name.is_empty() && IN_NAMES.has_all(name) && is_port(rest)
 }
 
-/// Bytes that may stand somewhere.
+/// The bytes that are allowed somewhere.
 pub struct Class([bool; 256]);
 
 impl Class {
@@ -54,7 +55,7 @@ impl Class {
         Class(class)
     }
 
-    /// Printable ones of ASCII, but for these of it.
+    /// Returns the printable bytes of ASCII without these.
     pub const fn graphic_without(bytes: &[u8]) -> Class {
         let (Class(mut class), mut byte) = (Class::of(bytes), 0_u8);
         while byte < 128 {
@@ -69,7 +70,7 @@ impl Class {
     }
 }
 
-/// Nothing, or a colon and digits.
+/// Returns whether it is nothing, or a colon and digits.
 fn is_port(text: &[u8]) -> bool {
     match text.split_first() {
         None => true,
@@ -78,22 +79,23 @@ fn is_port(text: &[u8]) -> bool {
     }
 }
 
-/// Of the names of headers, and of methods.
+/// Returns whether the byte may be in the names of headers, and of methods.
 pub fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Every line ends with CR and LF: who takes a bare LF for an end sees another message.
+/// Returns whether every line ends with CR and LF: a reader that takes a bare LF for an end sees
+/// another message.
 pub fn ends_are_whole(head: &[u8]) -> bool {
     let Some((first, rest)) = head.split_first() else { return true };
-    // Without a way out on the way, so that many bytes are looked at in one step.
+    // The loop has no early exit, so that many bytes are looked at in one step.
     let bare = head.iter().zip(rest).fold(*first == b'\n', |bare, (before, byte)| {
         bare | ((*byte == b'\n') & (*before != b'\r'))
     });
     !bare
 }
 
-/// Digits alone; a sign, a list or an empty value is refused.
+/// Returns the length if it is only digits; a sign, a list or an empty value is refused.
 pub fn content_length(value: &[u8]) -> Option<u64> {
     let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
     digits.then(|| value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))

@@ -1,10 +1,12 @@
-//! Which trailers of a request an instance gets. Some servers add them to the fields of the head,
-//! which was looked at before: what decides how a request is read, or who asks, does not trail.
+//! The trailers of a request that an instance gets. Some servers add them to the fields of the
+//! head, which was looked at before: what decides how a request is read, or who asks, does not
+//! trail.
 
 use super::request::{is_for_proxies, is_pretence};
 use super::{HEADERS_MAX, is_hop_by_hop};
 
-/// RFC 9110, section 6.5.1: framing, routing, modifiers, authentication, the form of the content.
+/// The fields of RFC 9110, section 6.5.1: framing, routing, modifiers, authentication, the form of
+/// the content.
 const NEVER: [&str; 21] = [
     "authorization",
     "cache-control",
@@ -29,7 +31,7 @@ const NEVER: [&str; 21] = [
     "x-request-id",
 ];
 
-/// As far as they have come. Small where there are none, as nearly always.
+/// The trailers as far as they have come. Small if there are none, as nearly always.
 #[derive(Clone, Debug, Default)]
 pub struct Trailers(Option<Box<Lines>>);
 
@@ -39,7 +41,7 @@ struct Lines {
 }
 
 impl Trailers {
-    /// Of lines that are well-formed.
+    /// Adds a byte; the lines are well-formed.
     pub(super) fn push(&mut self, byte: u8) {
         self.0.get_or_insert_default().bytes.push(byte);
     }
@@ -48,7 +50,7 @@ impl Trailers {
         self.0 = None;
     }
 
-    /// Those that may pass. None where there are too many.
+    /// Writes those that may pass; `None` if there are too many.
     pub(super) fn put_allowed(&self, out: &mut Vec<u8>) -> Option<()> {
         let Some(lines) = &self.0 else { return Some(()) };
         let mut count = 0;
@@ -60,7 +62,7 @@ impl Trailers {
             let end = line.iter().position(|byte| *byte == b':')?;
             let name = std::str::from_utf8(&line[..end]).ok()?;
             if may_trail(name) {
-                // No longer than it came, so that the next router takes it, too.
+                // It is no longer than it came, so that the next router takes it, too.
                 out.extend_from_slice(line);
             }
         }

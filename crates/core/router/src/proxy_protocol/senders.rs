@@ -1,4 +1,4 @@
-//! From whom such headers come, and are believed.
+//! The senders from which such headers come, and are believed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// How it is written that they come from everybody.
+/// The word by which people say that they come from everybody.
 pub const ANYBODY: &str = "any";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Senders {
     Anybody,
-    /// All others connect for themselves.
+    /// They come from these networks; all others connect for themselves.
     These(Vec<Network>),
 }
 
@@ -41,7 +41,7 @@ impl Senders {
 
 impl Network {
     fn includes(self, address: IpAddr) -> bool {
-        // Of bits that do not count, a shift by all of them would leave all.
+        // Where no bits count, a plain shift by all of them would leave all.
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 let differ = own.to_bits() ^ other.to_bits();

@@ -1,4 +1,5 @@
-//! What a durable batch changes: only now is it seen, announced and acknowledged.
+//! The application of a durable batch: only now is what it changes seen, announced and
+//! acknowledged.
 
 use std::sync::Arc;
 
@@ -28,14 +29,15 @@ impl StoreMachine {
         for (entry, location) in Arc::unwrap_or_clone(entries).into_iter().zip(locations) {
             self.apply(now, entry, location, effects);
         }
-        // Nothing of this node's is on its way now: all it stamped so far is in the log.
+        // Nothing of this node is under way now: all it stamped so far is in the log.
         self.sync.members.promise(self.durable_stamp);
         self.give_raised(effects);
         self.take_raised(now, effects);
         self.squash_early(now, effects);
     }
 
-    /// Nothing was written: the number is free again, and the log has no gap.
+    /// Handles a batch that was refused. Nothing was written: the number is free again, and the log
+    /// has no gap.
     pub(super) fn refused_batch(&mut self, now: Timestamp, batch: u64, effects: &mut Vec<Effect>) {
         let Some((_, entries)) = self.on_its_way.take_if(|(sent, _)| *sent == batch) else {
             return;
@@ -61,11 +63,11 @@ impl StoreMachine {
                     owed.push(Waiting::Copied { vector: held, garbage });
                 }
                 Entry::Forgotten { positions, .. } => owed.push(Waiting::Forget(positions)),
-                // A copy rests on those of its peer: what was forgotten must not come back.
+                // A copy rests on the horizons of its peer: what was forgotten must not come back.
                 Entry::Horizons(horizons) if self.sync.concluding => {
                     owed.push(Waiting::Horizons(horizons));
                 }
-                // The next batch says the standing again, and sessions wait for it.
+                // The next batch states the standing again, and sessions wait for it.
                 Entry::Standing(_)
                 | Entry::Horizons(_)
                 | Entry::Vector { .. }
@@ -78,7 +80,7 @@ impl StoreMachine {
         owed.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
     }
 
-    /// Commits whose large values have come say so from now on.
+    /// Notes in the log that these large values have come, for the commits that need them.
     pub(super) fn fetched(&mut self, hashes: &[[u8; 32]], effects: &mut Vec<Effect>) {
         let absent = self.replica.absent();
         let needed = hashes.iter().filter_map(|hash| absent.get(hash));
@@ -176,7 +178,7 @@ impl StoreMachine {
                 self.read_roster(now, effects);
             }
             let arrival = self.arrivals.note(commit.key.clone());
-            // Whatever ended the value, it is not there any more.
+            // Whatever ended the value, it is no longer there.
             let commit = match admitted {
                 Admitted::Ended => {
                     Commit { action: Action::Delete, location: Location::Nowhere, ..commit }
@@ -201,7 +203,7 @@ impl StoreMachine {
     }
 }
 
-/// The write that a commit came from; its value is still under its ticket.
+/// Returns the write that a commit came from; its value is still under its ticket.
 fn written_again(ticket: Ticket, commit: &Commit) -> Option<Write> {
     let key = Key::try_from(commit.key.clone()).ok()?;
     Some(Write { ticket, key, change: Change::again(commit), only_over: None })

@@ -1,5 +1,5 @@
-//! What waits for the disk, and the next batch: at most one is on its way, and everything that came
-//! meanwhile shares the next.
+//! The queue for the disk and the next batch: at most one batch is under way, and everything that
+//! came meanwhile shares the next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::sync::mend::ClockDoubt;
 use crate::sync::message::{Carried, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
-/// Somebody has to make room; what must be written is tried again this often.
+/// The pause before what must be written is tried again on a full disk, where somebody has to make
+/// room.
 pub(super) const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 /// Positions in one record of what was forgotten: at most 400 KiB.
 const FORGOTTEN_MAX: usize = 1 << 14;
@@ -25,12 +26,12 @@ const FORGOTTEN_MAX: usize = 1 << 14;
 #[derive(Clone, Debug)]
 pub(crate) enum Waiting {
     Write(Write),
-    /// Issues anew what was set aside, whatever stands there now.
+    /// A write that issues anew what was set aside, whatever is at its key now.
     Anew(Write),
     Move(Ticket, Position),
     /// The file of this commit's value is here now.
     Arrived(Position),
-    /// From a peer; if horizons are given, only while they are this node's.
+    /// A commit from a peer; if horizons are given, it counts only while they are this node's.
     Admit {
         carried: Carried,
         origin: Origin,
@@ -49,13 +50,14 @@ pub(crate) enum Waiting {
 /// A batch in the making.
 struct Forming {
     entries: Vec<Entry>,
-    /// Whether keys written by this very batch will have a value.
+    /// Whether the keys that this very batch writes will have a value.
     written: Written,
-    /// As they will be when the batch is applied.
+    /// The horizons as they will be when the batch is applied.
     horizons: Horizons,
 }
 
-/// By a number made of the key first: numbers are compared at once, texts lie elsewhere.
+/// The keys that a batch writes, by a number made of the key first: numbers are compared at once,
+/// texts lie elsewhere.
 #[derive(Default)]
 struct Written(BTreeMap<(u64, Arc<str>), bool>);
 
@@ -69,7 +71,7 @@ impl Written {
     }
 }
 
-/// Keys with the same one only take longer.
+/// Returns a number for a key. Keys that share one only take longer.
 fn number_of(key: &str) -> u64 {
     // FNV-1a, see RFC 9923.
     key.bytes().fold(0xcbf2_9ce4_8422_2325, |number, byte| {
@@ -78,7 +80,7 @@ fn number_of(key: &str) -> u64 {
 }
 
 impl Waiting {
-    /// Whatever else is refused, this must come to be.
+    /// Returns whether this must be written even if everything else is refused.
     fn is_owed(&self) -> bool {
         matches!(
             self,
@@ -88,14 +90,15 @@ impl Waiting {
 }
 
 impl StoreMachine {
-    /// Never longer than the pause, whatever the clock does meanwhile.
+    /// Returns whether a pause lasts; never longer than its length, whatever the clock does
+    /// meanwhile.
     fn is_pausing(&self, now: Timestamp) -> bool {
         now < self.persist_from && self.persist_from <= now.after(FULL_DISK_PAUSE)
     }
 
-    /// When the disk is asked again.
+    /// Returns when the disk is asked again.
     pub(super) fn retry_at(&self) -> Option<Timestamp> {
-        // Whatever waits without a pause is on its way already.
+        // Whatever waits without a pause is under way already.
         let waits = self.on_its_way.is_none() && !self.waiting.is_empty();
         waits.then_some(self.persist_from)
     }
@@ -111,19 +114,19 @@ impl StoreMachine {
             Waiting::Write(Write { ticket, .. }) | Waiting::Move(ticket, _) => {
                 effects.push(Effect::Refuse { ticket, reason: Unwritten::TooMany });
             }
-            // Its session stalls and begins again.
+            // The commit's session stalls and begins again.
             Waiting::Admit { carried, .. } => {
                 effects.push(Effect::Release { ticket: carried.ticket });
             }
             // The next squash has a higher horizon anyway.
             Waiting::Horizons(_) | Waiting::Vector => {}
-            // Asked again when the node starts.
+            // The node asks for the value again when it starts.
             Waiting::Arrived(_) => {}
             Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {}
         }
     }
 
-    /// Writes that came too early wait until this node may stamp them.
+    /// Queues a write. Writes that came too early wait until this node may stamp them.
     pub(super) fn write(&mut self, now: Timestamp, write: Write, effects: &mut Vec<Effect>) {
         let early = now < self.writes_from || self.is_joining() || self.sync.mending;
         let reason = match self.doubt {
@@ -151,7 +154,7 @@ impl StoreMachine {
         }
     }
 
-    /// Sends the next batch off, if none is on its way and something waits.
+    /// Sends the next batch off, if none is under way and something waits.
     pub(super) fn persist_next(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.on_its_way.is_some() || self.waiting.is_empty() || self.is_pausing(now) {
             return;
@@ -256,8 +259,9 @@ impl StoreMachine {
         }
     }
 
-    /// In the same batch as the entry on the roster, so that no crash comes in between: others may
-    /// remember what this node told of itself, and it says less from now on.
+    /// Returns the standing of a node that must catch up again, for the same batch as the entry on
+    /// the roster, so that no crash comes in between: others may remember what this node told of
+    /// itself, and it says less from now on.
     fn catch_up_again(&mut self) -> Option<Entry> {
         let told = self.sync.members.told();
         if told <= self.sync.standing.fresh_until {
@@ -293,7 +297,8 @@ impl StoreMachine {
         Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
     }
 
-    /// The horizons rose while this commit waited: whether it still counts must be asked again.
+    /// Breaks off the session of a commit for which the horizons rose while it waited: whether it
+    /// still counts must be asked again.
     fn outdated(&mut self, now: Timestamp, origin: Origin, effects: &mut Vec<Effect>) {
         let Origin { peer, session, .. } = origin;
         if self.sync.taking.get(&peer).is_some_and(|taking| taking.session == session) {
@@ -303,7 +308,7 @@ impl StoreMachine {
 
     fn stamp_write(&mut self, now: Timestamp, key: Arc<str>, change: Change) -> Commit {
         let at = Position { stamp: self.clock.next(now), node: self.node };
-        // The log fills in where exactly; that it is the log is known already.
+        // The log fills in the exact place; that it is in the log is known already.
         let in_log = Location::Log { segment: 0, offset: 0 };
         let (action, location) = match change {
             Change::SetInline { hash, sha1, size, expires } => {
@@ -317,7 +322,7 @@ impl StoreMachine {
         Commit { at, key, action, location }
     }
 
-    /// In portions that fit into a record.
+    /// Forgets positions, in portions that fit into a record.
     pub(crate) fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
         for portion in positions.chunks(FORGOTTEN_MAX) {
             self.wait(Waiting::Forget(portion.to_vec()), effects);

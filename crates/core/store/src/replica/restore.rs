@@ -16,7 +16,8 @@ impl Restoring {
         Restoring { replica: Replica { horizons, ..Replica::default() } }
     }
 
-    /// `cid` is the commit's own. False for a commit whose position is taken: no snapshot has it.
+    /// Takes in a commit with its own `cid`. Returns false if its position is taken, which happens
+    /// in no snapshot.
     pub fn take(&mut self, commit: Commit, cid: &[u8; 32]) -> bool {
         self.replica.count(&commit);
         self.replica.history.insert_as(commit, cid) == Inserted::New

@@ -3,10 +3,10 @@
 use model::Prefix;
 use model::key::SEPARATOR;
 
-/// Whether the whole text matches. Takes at most the product of both lengths.
+/// Returns whether the whole text matches. Takes at most the product of both lengths.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on if what follows the last star does not fit here.
+    // Where to resume if what follows the last star does not fit here.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         let fits = match pattern.get(p) {
@@ -33,7 +33,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p.min(pattern.len())..].iter().all(|byte| *byte == b'*')
 }
 
-/// How long the front of the pattern is that stands for this one byte; none if it does not.
+/// Returns the length of the pattern's front that stands for this one byte; `None` if it does not.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
@@ -51,8 +51,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Also returns the length of the class with its bracket; one that is not closed ends with the
-/// pattern.
+/// Returns whether the byte is in the class, and the length of the class with its bracket; a class
+/// that is not closed ends with the pattern.
 fn in_class(body: &[u8], byte: u8) -> (bool, usize) {
     let (mut at, mut hit) = (0, false);
     loop {
@@ -75,7 +75,7 @@ fn in_class(body: &[u8], byte: u8) -> (bool, usize) {
     }
 }
 
-/// The whole tokens that every match begins with.
+/// Returns the whole tokens that every match begins with.
 pub fn prefix(pattern: &str) -> Prefix {
     let literal = pattern.find(['*', '?', '[', '\\']).unwrap_or(pattern.len());
     let tokens = if literal == pattern.len() {

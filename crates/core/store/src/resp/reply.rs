@@ -1,8 +1,8 @@
-//! Writes replies, in the older or the newer form of the protocol.
+//! The writer of replies, in the older or the newer form of the protocol.
 
 use super::Protocol;
 
-/// Replies of one connection, one behind the other, until they are sent.
+/// The replies of one connection, one behind the other, until they are sent.
 #[derive(Clone, Debug, Default)]
 pub struct Replies {
     pub bytes: Vec<u8>,
@@ -14,13 +14,13 @@ impl Replies {
         self.bytes.extend_from_slice(b"+OK\r\n");
     }
 
-    /// `text` is ours and has no line breaks.
+    /// Writes a simple string; `text` is ours and has no line breaks.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// Begins with a word in capitals, `ERR` where clients know no better one. What others wrote
-    /// may be quoted in it: line breaks are taken out.
+    /// Writes an error. It begins with a word in capitals, `ERR` where clients know no better one.
+    /// What others wrote may be quoted in it: line breaks are taken out.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text);
     }
@@ -35,7 +35,8 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// Before the bytes of a value that is sent in pieces, and CR LF.
+    /// Writes what comes before the bytes of a value that is sent in pieces; CR LF must follow
+    /// them.
     pub fn bulk_head(&mut self, length: u64) {
         self.bytes.push(b'$');
         self.decimal(length);
@@ -46,7 +47,7 @@ impl Replies {
         self.bulk(text.as_bytes());
     }
 
-    /// Text for people; newer clients are told so.
+    /// Writes text for people; newer clients are told that it is.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.text(text),
@@ -70,7 +71,7 @@ impl Replies {
         self.number(b'*', count as i64);
     }
 
-    /// `pairs` times a key and its value follow.
+    /// Begins a map; `pairs` times a key and its value follow.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(2 * pairs),
@@ -78,7 +79,7 @@ impl Replies {
         }
     }
 
-    /// What the client did not ask for just now.
+    /// Begins a message that the client did not ask for just now.
     pub fn push(&mut self, count: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(count),

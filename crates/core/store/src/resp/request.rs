@@ -1,5 +1,6 @@
-//! Reads commands off the front of a connection's bytes, however they were cut. Remembers how far
-//! it came, so that nothing is read twice; holds no bytes of its own but those of a typed line.
+//! The parser of commands: reads them off the front of a connection's bytes, however they were cut.
+//! It remembers how far it came, so that nothing is read twice, and holds no bytes of its own but
+//! those of a typed line.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use super::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// Call again with these bytes and more behind them.
+    /// The command is not whole: call again with these bytes and more behind them.
     Incomplete,
     /// A whole command, `used` bytes long. It may have no arguments, and then wants no reply.
     Command { used: usize },
@@ -22,17 +23,18 @@ pub enum Parsed {
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
     arguments: Vec<Range<u32>>,
-    /// How many arguments are still to come; none before the first header.
+    /// The number of arguments still to come; `None` before the first header.
     missing: Option<usize>,
     at: usize,
-    /// A typed line, unquoted; the arguments lie in it and not in the input.
+    /// A typed line, unquoted; the arguments lie in it and not in the input. `None` if none was
+    /// typed.
     line: Option<Vec<u8>>,
     complete: bool,
 }
 
 impl Requests {
-    /// `input` begins where the command begins. After `Command` or `Streamed`, drop `used` bytes
-    /// from it.
+    /// Parses `input`, which begins where the command begins. After `Command` or `Streamed`, drop
+    /// `used` bytes from it.
     pub fn parse(&mut self, input: &[u8]) -> Result<Parsed, ProtocolError> {
         if self.complete {
             *self = Requests { arguments: std::mem::take(&mut self.arguments), ..Self::default() };
@@ -89,17 +91,17 @@ impl Requests {
         Ok(Parsed::Command { used: self.at })
     }
 
-    /// The next bytes begin another command, perhaps of another connection.
+    /// Starts again, as the next bytes begin another command, perhaps of another connection.
     pub fn restart(&mut self) {
         self.complete = true;
     }
 
-    /// After a streamed value: reads the arguments behind it as a command of their own.
+    /// Reads, after a streamed value, the arguments behind it as a command of their own.
     pub fn expect_options(&mut self, options: usize) {
         *self = Requests { missing: Some(options), ..Requests::default() };
     }
 
-    /// How many arguments are known.
+    /// Returns how many arguments are known.
     pub fn len(&self) -> usize {
         self.arguments.len()
     }
@@ -108,20 +110,20 @@ impl Requests {
         self.arguments.is_empty()
     }
 
-    /// The bytes of one argument of a whole command; `input` as it was parsed.
+    /// Returns the bytes of one argument of a whole command; `input` must be as it was parsed.
     pub fn argument<'a>(&'a self, input: &'a [u8], index: usize) -> Option<&'a [u8]> {
         let range = self.arguments.get(index)?;
         let from = self.line.as_deref().unwrap_or(input);
         from.get(range.start as usize..range.end as usize)
     }
 
-    /// Whether the next argument is the value of a `SET`.
+    /// Returns whether the next argument is the value of a `SET`.
     fn is_set(&self, input: &[u8]) -> bool {
         let command = self.argument(input, 0);
         self.arguments.len() == 2 && command.is_some_and(|name| name.eq_ignore_ascii_case(b"SET"))
     }
 
-    /// A line that a person typed: words, some of them quoted.
+    /// Parses a line that a person typed: words, some of them quoted.
     fn typed(&mut self, input: &[u8]) -> Result<Parsed, ProtocolError> {
         let window = &input[..input.len().min(INLINE_BYTES_MAX)];
         let unread = &window[self.at.min(window.len())..];
@@ -146,7 +148,7 @@ impl Requests {
     }
 }
 
-/// Where the words lie in `words`, which takes them without their quotes.
+/// Returns where the words lie in `words`, to which they are added without their quotes.
 fn split(line: &[u8], words: &mut Vec<u8>) -> Result<Vec<Range<u32>>, ProtocolError> {
     let mut found = Vec::new();
     let mut rest = line;
@@ -170,7 +172,7 @@ fn split(line: &[u8], words: &mut Vec<u8>) -> Result<Vec<Range<u32>>, ProtocolEr
     }
 }
 
-/// Returns what follows the closing quote.
+/// Reads a double-quoted word and returns what follows the closing quote.
 fn double_quoted<'a>(mut rest: &'a [u8], words: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     loop {
         let (byte, next) = match rest {

@@ -1,4 +1,5 @@
-//! Reads replies, for clients of our own: measurements and tests. Bounded like the requests.
+//! The parser of replies, for clients of our own: measurements and tests. It is bounded like that
+//! of requests.
 
 use super::{ARGUMENTS_MAX, COMMAND_BYTES_MAX, NESTING_MAX, ProtocolError, header};
 
@@ -9,12 +10,12 @@ pub enum Response {
     Integer(i64),
     Bulk(Vec<u8>),
     Null,
-    /// Also maps, as keys and values in turn.
+    /// An array, or a map as keys and values in turn.
     Array(Vec<Response>),
     Push(Vec<Response>),
 }
 
-/// One reply off the front of `input` and its length; none when it is not whole yet.
+/// Returns one reply off the front of `input` and its length; `None` if it is not whole yet.
 pub fn parse(input: &[u8]) -> Result<Option<(Response, usize)>, ProtocolError> {
     nested(input, 0)
 }

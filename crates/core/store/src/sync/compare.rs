@@ -1,6 +1,6 @@
-//! Where two histories differ, found by fingerprints of ranges: a handful of messages however old
-//! the difference is. After Meyer, "Range-Based Set Reconciliation" (SRDS 2023), with the newest
-//! commits first, where most differences are.
+//! The comparison of two histories: their difference is found by fingerprints of ranges in a
+//! handful of messages, however old it is. After Meyer, "Range-Based Set Reconciliation" (SRDS
+//! 2023), with the newest commits first, where most differences are.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,28 @@ use crate::commit::Position;
 use crate::history::History;
 use crate::sync::message::{Answer, Held, Range, ShortId, Summary};
 
-/// Up to so many commits are named one by one: about what two more rounds take.
+/// Commits of a range that are named one by one; naming these costs about as much as two more
+/// rounds.
 pub const IDS_MAX: usize = 24;
-/// The next older suffix is so many times as long as the one before.
+/// The factor by which each older suffix is longer than the one before it.
 const SUFFIX_GROWTH: usize = 4;
-/// A range that differs is looked at in so many parts: 16 would take half the rounds, and half as
-/// many bytes more.
+/// Parts in which a range that differs is looked at: 16 would take half the rounds and half as many
+/// bytes more.
 const PARTS: usize = 4;
-/// Answered by at most 24 ids of 16 bytes each: a message stays below 450 kB.
+/// Summaries in a message. Each is answered by at most 24 ids of 16 bytes: a message stays below
+/// 450 kB.
 pub const SUMMARIES_MAX: usize = 1024;
-/// A session pushes at most so many commits before the next begins: 6 MiB of positions.
+/// Commits that a session pushes before the next one begins: 6 MiB of positions.
 pub const LACKING_MAX: usize = 1 << 18;
-/// Each round cuts ranges to a quarter: more than any history takes.
+/// Rounds of a comparison. Each cuts ranges to a quarter, so no history takes as many.
 pub const ROUNDS_MAX: u32 = 64;
 
-/// One message makes a node look through so many commits to find ids: a fifth of a second. Ranges
+/// Commits that a node looks through for ids because of one message: a fifth of a second. Ranges
 /// beyond that are taken in parts, or many of them would cost a whole history each.
 const LOOKED_THROUGH_MAX: usize = 1 << 18;
 
-/// The newest as ids, then suffixes of growing length; together everything.
+/// Returns what a comparison begins with: the newest commits as ids, then suffixes of growing
+/// length; together everything.
 pub fn opening(history: &History) -> Vec<Summary> {
     let mut summaries = Vec::new();
     let mut until = Range::ALL.until;
@@ -46,13 +49,14 @@ pub fn opening(history: &History) -> Vec<Summary> {
     }
 }
 
-/// The stamp from which on the commits of this index and the later ones lie; of the first, zero.
+/// Returns the stamp of the commit with this index, from which on it and the later ones are; zero
+/// for the first.
 fn start_of(history: &History, index: usize) -> Stamp {
     let commit = if index == 0 { None } else { history.nth(index) };
     commit.map_or(Range::ALL.from, |commit| commit.at.stamp)
 }
 
-/// True while the range fits into what may still be looked through.
+/// Returns true, and pays for the range, while it fits into what may still be looked through.
 fn afford(history: &History, range: Range, left: &mut usize) -> bool {
     let (from, until) = range.bounds();
     let end = until.map_or(history.len(), |until| history.rank(until));
@@ -77,7 +81,7 @@ fn summarise(history: &History, range: Range) -> Summary {
     Summary { range, held }
 }
 
-/// The range in parts of about as many commits each; a range of one stamp is named by ids.
+/// Splits the range into parts of about as many commits each; a range of one stamp is named by ids.
 fn parts(history: &History, range: Range) -> Vec<Summary> {
     let (from, until) = range.bounds();
     let count = history.sum(from, until).count as usize;
@@ -104,7 +108,7 @@ fn parts(history: &History, range: Range) -> Vec<Summary> {
         .collect()
 }
 
-/// What the taker says of the giver's summaries.
+/// Returns what the taker answers to the giver's summaries.
 pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
     let mut answers = Vec::new();
     let mut left = LOOKED_THROUGH_MAX;
@@ -142,7 +146,7 @@ pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
     answers
 }
 
-/// Whether a taker may say this much to one message.
+/// Returns whether a taker may say this much in reply to one message.
 pub fn is_answer(answers: &[Answer]) -> bool {
     answers.len() <= SUMMARIES_MAX
         && answers.iter().all(|answer| match answer {
@@ -163,7 +167,7 @@ pub fn learn(history: &History, answers: &[Answer]) -> Learned {
     let mut left = LOOKED_THROUGH_MAX;
     for answer in answers {
         match answer {
-            // Never asked: what is named by ids is short.
+            // This range was never asked about: what is named by ids is short.
             Answer::Lacks { range, .. } if !afford(history, *range, &mut left) => {}
             Answer::Lacks { range, missing } => {
                 let mine: Vec<Position> = history.range(*range).map(|c| c.at).collect();

@@ -22,7 +22,8 @@ use crate::sync::members::member_of;
 use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 
-/// Keeps what nobody ever saw of a node and what a newer value had replaced meanwhile.
+/// The beginning of keys that keep what nobody ever saw of a node and what a newer value had
+/// replaced meanwhile.
 const LOST: &str = "lost::";
 const KEY_BYTES_MAX: usize = 1024;
 
@@ -31,14 +32,15 @@ pub(crate) struct Copying {
     pub session: u64,
     pub deadline: Timestamp,
     asked: Timestamp,
-    /// What this node held up to the peer's horizon and the peer has not named yet.
+    /// What this node held up to the peer's horizon and the peer has not named yet; `None` until
+    /// the peer's horizon is known.
     doubtful: Option<BTreeSet<Position>>,
-    /// Of these, what is newer than something that the peer named for its key, which is not what
-    /// would be left where that was collected.
+    /// Those of the doubtful commits that are newer than something that the peer named for their
+    /// key. Had the peer collected them, it would have nothing older left.
     surpassing: BTreeSet<Position>,
     /// The newest entry on the roster that the peer has for this node.
     listed: Stamp,
-    /// Positions at which the peer has another commit.
+    /// The positions at which the peer has another commit.
     pub clashing: BTreeSet<Position>,
     pub undurable: BTreeMap<u32, usize>,
     ended: Option<Ended>,
@@ -61,7 +63,8 @@ pub(crate) struct Lending {
 }
 
 impl StoreMachine {
-    /// If the log says why this node missed something; otherwise somebody must look into it.
+    /// Begins a copy if the log says why this node missed something; otherwise somebody must look
+    /// into it.
     pub(crate) fn copy_from(&mut self, now: Timestamp, peer: NodeTag, effects: &mut Vec<Effect>) {
         if !self.is_fresh() {
             return self.behind(now, peer, effects);
@@ -172,7 +175,7 @@ impl StoreMachine {
         effects: &mut Vec<Effect>,
     ) {
         let lending = self.sync.lending.get_mut(&from).filter(|l| l.session == session);
-        // What was not on its way is no progress.
+        // A batch that was not under way is no progress.
         if let Some(lending) = lending
             && lending.undurable.remove(&batch)
         {
@@ -210,7 +213,7 @@ impl StoreMachine {
         if let Err(refusal) = self.greet(now, from, hello, Some(asked), effects) {
             return self.break_off(now, from, session, refusal, effects);
         }
-        // Whoever joins has issued nothing to this cluster yet: all it holds is in doubt.
+        // A node that joins has issued nothing to this cluster yet: all it holds is in doubt.
         let joins = self.is_joining();
         let garbage = hello.horizons.garbage;
         let held = self.replica.history().iter().map(|commit| commit.at);
@@ -306,14 +309,14 @@ impl StoreMachine {
         self.copy_settle(effects);
     }
 
-    /// Whether the peer that is copied from knows the entry on the roster that was made for this
-    /// node, or a newer one.
+    /// Returns whether the peer that is copied from knows the entry on the roster that was made for
+    /// this node, or a newer one.
     fn is_listed_there(&self) -> bool {
         let there = self.sync.copying.as_ref().map(|copying| copying.listed).unwrap_or_default();
         there >= self.sync.standing.listed || mutants::active(mutants::JOIN_UNLISTED)
     }
 
-    /// Sorts what is left in doubt: issue anew what the peer never saw, drop the rest.
+    /// Sorts what is left in doubt: what the peer never saw is issued anew, the rest is dropped.
     fn copy_settle(&mut self, effects: &mut Vec<Effect>) {
         let Some(Copying {
             doubtful: Some(doubtful),
@@ -330,13 +333,14 @@ impl StoreMachine {
         for at in doubtful {
             let Some(commit) = self.replica.history().get(*at) else { continue };
             let (told, since) = (ended.vector.get(&at.node), self.sync.members.since(at.node));
-            // One whose entry was renewed: told is what it issued since, and maybe no more.
+            // If the node's entry was renewed, `told` covers what it issued since, and maybe no
+            // more.
             let renewed = since
                 .is_some_and(|since| at.stamp < since && told.is_some_and(|told| *told >= since));
             // What was written in another cluster is known to nobody in this one.
             let foreign = self.sync.standing.foreign;
             let told = !renewed && !foreign && told.is_some_and(|told| *told >= at.stamp);
-            // Of a former member, too, all members had what any of them had once garbage was
+            // Even of a former member, all members had what any of them had once garbage was
             // collected beyond it; vectors may say nothing of it any more.
             let here = !foreign && (renewed || at.node != self.node);
             let collected = at.stamp <= ended.horizons.garbage;
@@ -357,7 +361,8 @@ impl StoreMachine {
         effects.push(Effect::SetAside { commits, anew });
     }
 
-    /// Everything to be dropped is aside, and what is issued anew waits before this.
+    /// Ends a copy once everything to be dropped is set aside and what is issued anew is queued
+    /// before this.
     pub(crate) fn copy_end(&mut self, effects: &mut Vec<Effect>) {
         let Some(copying) = self.sync.copying.take() else { return };
         let (Some(doubtful), Some(ended)) = (copying.doubtful, copying.ended) else { return };
@@ -371,13 +376,13 @@ impl StoreMachine {
         );
     }
 
-    /// Everything of the copy is durable: the node holds what its peer holds.
+    /// Concludes a copy of which everything is durable: the node holds what its peer holds.
     pub(crate) fn copy_kept(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.sync.concluding = false;
         if self.is_joining() {
             // What this node held before has been issued anew, above its first stamp.
             self.sync.members.confirm_all();
-            // What everybody knows to be this node's first stamp; its own stamps are above it.
+            // Everybody knows this as the node's first stamp; its own stamps are above it.
             let since = self.sync.members.since(self.node);
             match since {
                 Some(since) => {
@@ -394,8 +399,8 @@ impl StoreMachine {
     }
 }
 
-/// Under which key a commit is issued anew: its own if it still wins it. Whether this very node is
-/// a member is for others to say.
+/// Returns the key under which a commit is issued anew: its own if it still wins it. Whether this
+/// very node is a member is for others to say.
 fn new_key(node: NodeTag, commit: &Commit, wins: bool) -> Option<Arc<str>> {
     match member_of(&commit.key) {
         Some(member) => return (wins && member != node).then(|| commit.key.clone()),

@@ -1,4 +1,4 @@
-//! The giver's side of a session: compares what it holds with what the taker holds, and pushes
+//! The giver's side of a session: it compares what it holds with what the taker holds, and pushes
 //! what the taker lacks, oldest first.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -17,14 +17,15 @@ use crate::sum::Fingerprint;
 use crate::sync::compare::{self, LACKING_MAX, ROUNDS_MAX, SUMMARIES_MAX};
 use crate::sync::message::{Answer, Body, Carried, Hello, Refusal, Summary, Vector};
 
-/// What is on its way to the taker's disk at once: batches of 256 KiB.
+/// Bytes of a batch of commits; at most `BATCHES_UNDURABLE_MAX` batches are under way to the
+/// taker's disk at once.
 pub const BATCH_BYTES_MAX: u64 = 256 << 10;
 pub const BATCHES_UNDURABLE_MAX: usize = 4;
 /// Ranges that wait to be compared, some 64 bytes each. One message can add as many.
 const ASK_MAX: usize = 1 << 18;
 /// Sessions in a row that told nobody anything new before a node stops spreading.
 pub(crate) const FUTILE_MAX: u8 = 2;
-/// A session without a sign of life for so long is given up.
+/// The time without a sign of life after which a session is given up.
 pub const STALLED_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) struct Giving {
@@ -32,13 +33,13 @@ pub(crate) struct Giving {
     pub session: u64,
     pub deadline: Timestamp,
     opened: Timestamp,
-    /// What is being compared, as it was when this began.
+    /// The history that is being compared, as it was when the session began.
     history: History,
     horizons: Horizons,
     vector: Vector,
     stage: Stage,
     ask: VecDeque<Summary>,
-    /// More was to be compared than is kept; the next session finds it.
+    /// Whether more was to be compared than is kept; the next session finds it.
     cut: bool,
     lacking: BTreeSet<Position>,
     rounds: u32,
@@ -53,7 +54,7 @@ enum Stage {
     Raising(Horizons),
     Comparing,
     Pushing,
-    /// Everything is durable over there; waits for the last word.
+    /// Waits for the last word, as everything is durable on the taker's side.
     Ending,
 }
 
@@ -128,7 +129,7 @@ impl StoreMachine {
         }
     }
 
-    /// Called whenever horizons rose.
+    /// Goes on with a session that waits for horizons; called whenever horizons rose.
     pub(crate) fn give_raised(&mut self, effects: &mut Vec<Effect>) {
         let horizons = self.replica.horizons();
         let raised = self.sync.giving.as_ref().is_some_and(|giving| match giving.stage {
@@ -182,7 +183,7 @@ impl StoreMachine {
             return self.break_off(now, from, session, Refusal::Stalled, effects);
         }
         let learned = compare::learn(&giving.history, answers);
-        // Deeper ranges first: what lacks is known soon, and few ranges wait meanwhile.
+        // Deeper ranges come first: what is missing is known soon, and few ranges wait meanwhile.
         for summary in learned.ask.into_iter().rev() {
             giving.ask.push_front(summary);
         }
@@ -192,7 +193,7 @@ impl StoreMachine {
         self.give_on(effects);
     }
 
-    /// The next comparison; then the commits; then the last word.
+    /// Goes on with the session: the next comparison, then the commits, then the last word.
     fn give_on(&mut self, effects: &mut Vec<Effect>) {
         let Some(giving) = &mut self.sync.giving else { return };
         let (peer, session) = (giving.peer, giving.session);
@@ -210,7 +211,7 @@ impl StoreMachine {
                     return;
                 }
                 giving.stage = Stage::Ending;
-                // What was not compared may be lacking too: then nothing is concluded.
+                // What was not compared may be missing too: then nothing is concluded.
                 let whole = !giving.cut && giving.ask.is_empty();
                 let vector = if whole { giving.vector.clone() } else { Vector::new() };
                 return self.send(peer, session, Body::Done { vector }, effects);
@@ -248,7 +249,7 @@ impl StoreMachine {
     ) {
         let giving = self.sync.giving.as_mut();
         let giving = giving.filter(|giving| giving.peer == from && giving.session == session);
-        // What was not on its way is no progress, and must not cut a comparison short.
+        // A batch that was not under way is no progress, and must not cut a comparison short.
         if giving.is_some_and(|giving| giving.undurable.remove(&batch)) {
             self.giving(now, from, session);
             self.give_on(effects);
@@ -285,8 +286,8 @@ impl StoreMachine {
         self.spread_on(now, was_news);
     }
 
-    /// Whoever has news tells one after the other, until that is news to nobody: rumor mongering
-    /// with feedback (Demers and others, "Epidemic algorithms for replicated database
+    /// Has a node with news tell one peer after the other until it is news to nobody: rumor
+    /// mongering with feedback (Demers and others, "Epidemic algorithms for replicated database
     /// maintenance", 1987). The rest hears of it in the sessions of every second.
     fn spread_on(&mut self, now: Timestamp, was_news: bool) {
         self.sync.futile = if was_news { 0 } else { self.sync.futile.saturating_add(1) };
@@ -295,7 +296,7 @@ impl StoreMachine {
         }
     }
 
-    /// Who has everything that this node had written up to a stamp.
+    /// Returns how many other members have everything that this node had written up to a stamp.
     pub fn replicas_with(&self, stamp: Stamp) -> usize {
         let members = &self.sync.members;
         let links = self.sync.links.iter();
@@ -313,7 +314,7 @@ impl StoreMachine {
     }
 }
 
-/// Takes the oldest commits out that fit into a batch; at least one.
+/// Takes out the oldest commits that fit into a batch; at least one.
 pub(crate) fn next_batch(history: &History, lacking: &mut BTreeSet<Position>) -> Vec<Commit> {
     let (mut commits, mut bytes) = (Vec::new(), 0);
     while let Some(at) = lacking.first().copied() {
@@ -331,7 +332,7 @@ pub(crate) fn next_batch(history: &History, lacking: &mut BTreeSet<Position>) ->
     commits
 }
 
-/// What a commit takes in a message, with a value that travels inside.
+/// Returns the bytes of a commit in a message, with a value that travels inside.
 pub(crate) fn weight(commit: &Commit) -> u64 {
     let inside = matches!(commit.location, crate::commit::Location::Log { .. });
     (commit.encoded_length() as u64 + 1).saturating_add(if inside { commit.size() } else { 0 })

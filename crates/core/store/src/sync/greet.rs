@@ -1,4 +1,4 @@
-//! What a hello tells, and whether its sender is somebody to talk to.
+//! Hellos: what they tell, and whether the sender is one to talk to.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,11 @@ use crate::sync::message::{Body, Hello, Message, Refusal, Vector};
 use crate::sync::park::newest_admitted;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
-/// A hello may have been on its way so long before it counts as a clock that is behind.
+/// The time in milliseconds that a hello may have been under way before it counts as a clock that
+/// is behind.
 const TRANSIT_MAX_MS: u64 = 2000;
-/// Whoever has not looked into so many will not look into more; a peer that lies makes as many
-/// conflicts as it likes.
+/// Alarms that are kept until they are over. A person who has not looked into as many will not look
+/// into more; a peer that lies makes as many conflicts as it likes.
 pub(crate) const ALARMS_MAX: usize = 256;
 
 impl StoreMachine {
@@ -36,7 +37,8 @@ impl StoreMachine {
         }
     }
 
-    /// Whoever has nothing of its cluster yet has nothing to tell of itself.
+    /// Returns the acknowledgements to tell. A node that has nothing of its cluster yet has nothing
+    /// to tell of itself.
     fn acks_to_tell(&self) -> Vector {
         let mut acks = self.sync.members.acks();
         if self.is_joining() {
@@ -45,13 +47,13 @@ impl StoreMachine {
         acks
     }
 
-    /// Not yet caught up since it joined or lost a part of its past.
+    /// Returns whether the node has not yet caught up since it joined or lost a part of its past.
     pub fn is_fresh(&self) -> bool {
         let alone = self.sync.members.is_alone() && !self.is_joining();
         !alone && self.sync.standing.fresh_until > self.sync.members.told()
     }
 
-    /// Has nothing of its cluster yet.
+    /// Returns whether the node has nothing of its cluster yet.
     pub fn is_joining(&self) -> bool {
         self.sync.standing.fresh_until == Stamp(u64::MAX)
     }
@@ -102,7 +104,7 @@ impl StoreMachine {
         Ok(())
     }
 
-    /// Whether this node must take the peer for the authority before it talks to anybody.
+    /// Returns whether this node must take the peer for the authority before it talks to anybody.
     pub(crate) fn must_copy_from(&self, hello: &Hello) -> bool {
         if mutants::active(mutants::NO_RULE_B) {
             return self.is_joining();
@@ -110,7 +112,7 @@ impl StoreMachine {
         self.is_joining() || hello.horizons.garbage > self.sync.members.told()
     }
 
-    /// Whether the peer missed what this node collected.
+    /// Returns whether the peer missed what this node collected.
     pub(crate) fn has_missed(&self, hello: &Hello) -> bool {
         let told = hello.acks.get(&hello.node).copied().unwrap_or_default();
         !mutants::active(mutants::NO_RULE_B) && self.replica.horizons().garbage > told
@@ -120,7 +122,7 @@ impl StoreMachine {
         effects.push(Effect::Send { to, message: Message { session, body } });
     }
 
-    /// Ends whatever goes on with a peer, and leaves it alone for a while.
+    /// Ends all sessions with a peer, and leaves it alone for a while.
     pub(crate) fn break_off(
         &mut self,
         now: Timestamp,
@@ -155,14 +157,14 @@ impl StoreMachine {
         }
     }
 
-    /// The connection is gone.
+    /// Ends all sessions with a peer whose connection is gone.
     pub(crate) fn lost(&mut self, now: Timestamp, peer: NodeTag) {
         self.end_sessions(peer);
         self.sync.links.pause(now, peer, Refusal::Stalled);
     }
 
-    /// A session with a peer that has fallen silent would keep news from all others until it counts
-    /// as stalled: a machine that lost its power closes no connection.
+    /// Ends sessions with peers that have fallen silent. They would keep news from all others until
+    /// they count as stalled: a machine that lost its power closes no connection.
     pub(crate) fn part_from_silent(&mut self, now: Timestamp, reachable: &BTreeSet<NodeTag>) {
         let giving = self.sync.giving.iter().map(|giving| giving.peer);
         let copying = self.sync.copying.iter().map(|copying| copying.peer);
@@ -180,15 +182,15 @@ impl StoreMachine {
         self.sync.lending.remove(&peer);
     }
 
-    /// Once, until it is over.
+    /// Raises an alarm, once until it is over.
     pub(crate) fn alarm(&mut self, alarm: Alarm, effects: &mut Vec<Effect>) {
         if self.alarmed.len() < ALARMS_MAX && self.alarmed.insert(alarm.kind()) {
             effects.push(Effect::Alarm(alarm));
         }
     }
 
-    /// A session with this peer went well; a whole one leaves nothing in which the two differ, and
-    /// a conflict would have cut it off.
+    /// Ends the alarms about a peer with which a session went well; a whole session leaves no
+    /// difference between the two, and a conflict would have cut it off.
     pub(crate) fn calm(&mut self, now: Timestamp, peer: NodeTag, whole: bool) {
         self.sync.links.of(peer).went_well(now);
         let catching_up = self.is_fresh();
@@ -201,7 +203,7 @@ impl StoreMachine {
         });
     }
 
-    /// Who is no member any more is nobody's concern, nor who never was one and has gone.
+    /// Ends the alarms about nodes that are no longer members, and about strangers that have gone.
     pub(crate) fn calm_about_strangers(&mut self) {
         let (members, links, own) = (&self.sync.members, &self.sync.links, self.node);
         self.alarmed.retain(|alarm| match alarm {
@@ -232,7 +234,7 @@ fn check_clocks(
     }
 }
 
-/// Squashing waits for time, collecting for squashing.
+/// Checks that horizons are plausible: squashing waits for time, collecting for squashing.
 pub(crate) fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), Refusal> {
     let plausible = horizons.squash <= newest_admitted(now)
         && (horizons.garbage < horizons.squash || horizons.garbage == Stamp::default());

@@ -1,5 +1,5 @@
-//! Whom to talk to next: who can be reached, who is left alone for a while and why, and whose
-//! history was the same when last heard of.
+//! The choice of the peer to talk to next: who can be reached, who is left alone for a while and
+//! why, and whose history was the same when last heard of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,42 +11,46 @@ use crate::commit::NodeTag;
 use crate::sum::Fingerprint;
 use crate::sync::message::Refusal;
 
-/// What somebody has to look into does not mend itself at once.
+/// The pause after a refusal that somebody has to look into, which does not mend itself at once.
 const QUARANTINE: Duration = Duration::from_secs(10);
-/// What ends by itself.
+/// The pause after a refusal that ends by itself.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Clocks nearer than this may be bridged by nodes between them, each within half a second of the
-/// next; and a message may have been under way so long.
+/// The difference of clocks, in milliseconds, up to which nodes between them may bridge it, each
+/// within half a second of the next; a message may have been under way as long, too.
 const BRIDGED_MAX_MS: u64 = 5000;
-/// Whoever is told of a wrong clock has so long to set it right until the others go on without it:
-/// as long as a node that is gone may stay away before its shims stop what they hold.
+/// The time that a node which is told of a wrong clock has to set it right until the others go on
+/// without it: as long as a node that is gone may stay away before its shims stop what they hold.
 pub const APART_AFTER: Duration = Duration::from_secs(30);
-/// An entry on the roster is everywhere within seconds, if anybody is left who passes it on.
+/// The time after which a stranger counts as one: an entry on the roster is everywhere within
+/// seconds, if anybody is left who passes it on.
 pub const STRANGE_AFTER: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug, Default)]
 pub struct Link {
     pub reachable: bool,
-    /// Not before.
+    /// The time before which not to talk to the peer, and the reason; `None` if there is no such
+    /// time.
     pub pause: Option<(Timestamp, Refusal)>,
     /// The head of the peer's history when it was last heard of.
     pub head: Option<Fingerprint>,
-    /// What this node promised when the peer last took everything from it.
+    /// What this node had promised when the peer last took everything from it.
     pub has: Stamp,
     pub last_session: Option<Timestamp>,
-    /// Since when and until when one has refused the other for its clock, with no session between.
+    /// The first and the latest time at which one refused the other for its clock, with no session
+    /// between.
     clocks_apart: Option<(Timestamp, Timestamp)>,
-    /// The same where one of the two does not have the other on its roster.
+    /// The same for refusals because one of the two does not have the other on its roster.
     strange: Option<(Timestamp, Timestamp)>,
 }
 
 impl Link {
-    /// What one of the two writes does not come to the other, and will not by itself.
+    /// Returns whether what one of the two writes does not reach the other, and will not by itself.
     pub fn is_apart(&self) -> bool {
         self.clocks_apart.is_some_and(|(first, latest)| latest.since(first) >= APART_AFTER)
     }
 
-    /// One of the two knows the other for a member, and the other does not come to know it.
+    /// Returns whether one of the two takes the other for a member, and the other does not come to
+    /// know it.
     pub(crate) fn stays_strange(&self) -> bool {
         self.strange.is_some_and(|(first, latest)| latest.since(first) >= STRANGE_AFTER)
     }
@@ -61,12 +65,13 @@ impl Link {
 
 pub struct Links {
     links: BTreeMap<NodeTag, Link>,
-    /// State of splitmix64: peers are chosen by chance, the same chance in every replay.
+    /// The state of splitmix64: peers are chosen by chance, the same chance in every replay.
     chance: u64,
 }
 
 impl Links {
-    /// Nodes that start at one instant must not all choose the same peer.
+    /// Nodes that start at one instant must not all choose the same peer, so the chance depends on
+    /// the node.
     pub fn new(node: NodeTag, incarnation: u64) -> Links {
         let seed = node.as_str().bytes().fold(incarnation, |seed, byte| {
             (seed ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -94,7 +99,7 @@ impl Links {
         self.links.iter().filter(|(_, link)| link.reachable).map(|(peer, _)| *peer).collect()
     }
 
-    /// Forgets whoever is neither reachable nor to be remembered.
+    /// Notes who is reachable and forgets those that are neither reachable nor to be remembered.
     pub fn set_reachable(&mut self, reachable: &BTreeSet<NodeTag>, keep: &BTreeSet<NodeTag>) {
         for peer in reachable {
             self.of(*peer);
@@ -122,7 +127,7 @@ impl Links {
         link.and_then(|link| link.pause).is_some_and(|(until, _)| now < until)
     }
 
-    /// One of those that can be talked to and that `wanted` accepts.
+    /// Returns one of those that can be talked to and that `wanted` accepts.
     pub fn choose(
         &mut self,
         now: Timestamp,

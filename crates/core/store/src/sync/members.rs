@@ -1,4 +1,4 @@
-//! Who belongs to the cluster, what each is known to hold, and how far garbage may be collected.
+//! The members of the cluster, what each is known to hold, and how far garbage may be collected.
 //! The roster is data; who can be reached plays no part here, as a dead member may come back.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,17 +14,18 @@ use crate::sync::message::Vector;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
 const ROSTER: [&str; 2] = ["cluster", "nodes"];
-/// How often everybody must have heard from everybody after the roster changed: once to know the
-/// change, once to know what others held of it, once for changes that crossed.
+/// Rounds in which everybody must have heard from everybody after the roster changed: once to know
+/// the change, once to know what others held of it, once for changes that crossed.
 const ROUNDS: u8 = 3;
-/// A round begins when every clock has passed the stamp at which it was decided.
+/// The time in milliseconds by which a round's barrier lies ahead, so that every clock has passed
+/// the stamp at which the round was decided.
 const ROUND_AHEAD_MS: u64 = 2 * CLOCK_AHEAD_MAX_MS;
 
 pub fn is_roster_key(key: &str) -> bool {
     member_of(key).is_some()
 }
 
-/// Whose entry on the roster this is.
+/// Returns the member whose entry on the roster has this key.
 pub(crate) fn member_of(key: &str) -> Option<NodeTag> {
     // Nearly every key ends here.
     if !key.starts_with(ROSTER[0]) {
@@ -38,8 +39,8 @@ pub(crate) fn member_of(key: &str) -> Option<NodeTag> {
     node.parse::<NodeId>().ok().map(|node| NodeTag::from(&node))
 }
 
-/// After a change of the roster nothing is collected until everybody knows it and has passed on
-/// what it took from the old members.
+/// The state after a change of the roster: nothing is collected until everybody knows it and has
+/// passed on what it took from the old members.
 #[derive(Clone, Copy, Debug)]
 struct Settling {
     rounds: u8,
@@ -48,23 +49,23 @@ struct Settling {
 
 pub struct Members {
     node: NodeTag,
-    /// Members, and since when: up to there a member has issued nothing.
+    /// The members, each with the stamp of its entry: up to there a member has issued nothing.
     roster: BTreeMap<NodeTag, Stamp>,
     evicted: BTreeSet<NodeTag>,
     settling: Option<Settling>,
-    /// A[m]: what each is known to hold of everybody, durably.
+    /// A[m]: what each member is known to hold of everybody, durably.
     acks: Vector,
     /// V: what this node holds of each.
     held: Vector,
     /// V as the log has it.
     kept: Vector,
-    /// This node issues nothing more up to here.
+    /// The stamp up to which this node issues nothing more.
     promised: Stamp,
-    /// The same as the log has it.
+    /// The promise as the log has it.
     promise_kept: Stamp,
-    /// Who may still hold commits of this node that its disk lost.
+    /// The nodes that may still hold commits of this node that its disk lost.
     unconfirmed: BTreeSet<NodeTag>,
-    /// When each was last heard of; kept for a deliberate mistake alone.
+    /// The time when each was last heard of; kept for a deliberate mistake alone.
     heard: BTreeMap<NodeTag, Timestamp>,
 }
 
@@ -87,9 +88,9 @@ impl Members {
         members
     }
 
-    /// True when it changed. A member that was put on it anew is another than before. `now` is when
-    /// this node hears of the change, which may be long after it was made: what members told of
-    /// themselves in between rests on the roster of before.
+    /// Reads the roster and returns true if it changed. A member that was put on it anew is another
+    /// than before. `now` is when this node hears of the change, which may be long after it was
+    /// made: what members told of themselves in between rests on the roster of before.
     pub fn read_roster(&mut self, replica: &Replica, now: Timestamp) -> bool {
         let prefix: Prefix = ROSTER.join(SEPARATOR).parse().expect("a well-formed prefix");
         let mut roster = BTreeMap::new();
@@ -112,7 +113,7 @@ impl Members {
                     Some(Settling { rounds: ROUNDS, barrier: after(newest.time().max(now)) });
             }
             self.unconfirmed.retain(|member| roster.contains_key(member));
-            // Whoever is new here may have taken what this node issued and its disk lost since.
+            // A new member may have taken what this node issued and its disk lost since.
             let new = roster.iter().filter(|(m, since)| self.roster.get(m) != Some(since));
             self.unconfirmed.extend(new.map(|(m, _)| *m).filter(|m| *m != self.node));
         }
@@ -149,28 +150,30 @@ impl Members {
         self.promised
     }
 
-    /// `durable` is in the log, and nothing of this node up to it is on its way.
+    /// Promises to issue nothing more up to `durable`, which is in the log, with nothing of this
+    /// node up to it under way.
     pub fn promise(&mut self, durable: Stamp) {
         if self.unconfirmed.is_empty() || mutants::active(mutants::PROMISE_AFTER_RESTART) {
             self.promised = self.promised.max(durable);
         }
     }
 
-    /// What may be promised, once it is in the log, if nothing at or below `stamp` is issued.
+    /// Returns what may be promised, once it is in the log, if nothing at or below `stamp` is
+    /// issued.
     pub fn may_promise(&self, stamp: Stamp) -> Stamp {
         let confirmed = self.unconfirmed.is_empty();
         let all = confirmed || mutants::active(mutants::PROMISE_AFTER_RESTART);
         if all { self.promised.max(stamp) } else { self.promised }
     }
 
-    /// The clock went back, and so do promises that nobody can have taken for true.
+    /// Takes back, as the clock went back, promises that nobody can have taken for true.
     pub fn take_back(&mut self, right: Stamp) {
         self.promised = self.promised.min(right);
         self.promise_kept = self.promise_kept.min(right);
         forget_beyond(&mut self.held, right);
     }
 
-    /// The same once the log says so.
+    /// Takes them back in what the log has, too, once the log says so.
     pub fn taken_back(&mut self, clock: Stamp) {
         self.take_back(clock);
         forget_beyond(&mut self.kept, clock);
@@ -180,12 +183,13 @@ impl Members {
         self.unconfirmed.remove(&giver);
     }
 
-    /// After a copy nobody can hold more of this node's past than it does itself.
+    /// Confirms everybody: after a copy nobody can hold more of this node's past than it does
+    /// itself.
     pub fn confirm_all(&mut self) {
         self.unconfirmed.clear();
     }
 
-    /// V as of now, for whoever takes everything this node holds.
+    /// Returns V as of now, for a peer that takes everything this node holds.
     pub fn vector(&self) -> Vector {
         let mut vector = self.held.clone();
         vector.insert(self.node, self.promised);
@@ -196,15 +200,15 @@ impl Members {
         if node == self.node { self.promised } else { at(&self.held, node) }
     }
 
-    /// Whatever was held, everything is in doubt now.
+    /// Puts everything that was held in doubt.
     pub fn begin_anew(&mut self) {
         self.held.clear();
     }
 
-    /// What a giver holds is held here too now.
+    /// Notes that what a giver holds is held here too now.
     pub fn merge(&mut self, vector: &Vector, limit: Stamp) {
         for (node, stamp) in vector {
-            // A vector may name whom it likes; the log keeps it whole.
+            // A vector may name any nodes; the log keeps it whole.
             let known = self.roster.contains_key(node) || self.held.contains_key(node);
             if *node != self.node && known && *stamp <= limit {
                 raise(&mut self.held, *node, *stamp);
@@ -216,7 +220,7 @@ impl Members {
         &self.held
     }
 
-    /// V as the log has it.
+    /// Returns V as the log has it.
     pub fn kept(&self) -> &Vector {
         &self.kept
     }
@@ -231,7 +235,7 @@ impl Members {
         self.promise_kept
     }
 
-    /// min(V) as the log has it: what peers may hear.
+    /// Returns min(V) as the log has it: what peers may hear.
     pub fn told(&self) -> Stamp {
         self.told_of(self.roster.keys().copied())
     }
@@ -248,9 +252,9 @@ impl Members {
         members.map(of).min().unwrap_or_default().min(self.promise_kept)
     }
 
-    /// Whether this is somebody's entry on the roster that comes late: older than what this node
-    /// said that it holds of everybody. Only a member of an earlier stay can have made it, whom
-    /// nobody heard until it came back. What the new one issued since may lack here.
+    /// Returns whether this is somebody's entry on the roster that comes late: older than what this
+    /// node said that it holds of everybody. Only a member of an earlier stay that nobody heard
+    /// until it came back can have made it. What the new member issued since may be missing here.
     pub fn would_set_back(&self, commit: &Commit) -> bool {
         let Some(member) = member_of(&commit.key).filter(|_| !commit.is_delete()) else {
             return false;
@@ -274,19 +278,20 @@ impl Members {
         self.heard.retain(|member, _| self.roster.contains_key(member));
     }
 
-    /// What members hold, as a giver knows it. Taken over only once everything is that the giver
-    /// held when it said so: the change of the roster, too, that such a word may rest on.
+    /// Notes what members hold, as a giver knows it. It is taken over only once everything is that
+    /// the giver held when it said so: also the change of the roster that such a word may rest on.
     pub fn hear(&mut self, acks: &Vector, limit: Stamp) {
         for (node, stamp) in acks {
             if *node != self.node && *stamp <= limit {
                 raise(&mut self.acks, *node, *stamp);
             }
         }
-        // Gossip names whom it likes; only members' words are ever needed.
+        // Gossip may name any nodes; only members' words are ever needed.
         self.acks.retain(|node, _| self.roster.contains_key(node));
     }
 
-    /// How far garbage may be collected: up to what every member on the books holds, dead or not.
+    /// Returns how far garbage may be collected: up to what every member on the roster holds, dead
+    /// or not.
     pub fn garbage(&mut self, now: Timestamp, reachable: &BTreeSet<NodeTag>) -> Option<Stamp> {
         let members: Vec<NodeTag> = self.counted(now, reachable).collect();
         if !self.settle(now, &members) {
@@ -299,7 +304,7 @@ impl Members {
         Some(acks.unwrap_or(Stamp(u64::MAX)).min(self.told_of(members.into_iter())))
     }
 
-    /// Everybody on the books, unless a mistake is made on purpose.
+    /// Returns everybody on the roster, unless a mistake is made on purpose.
     fn counted(
         &self,
         now: Timestamp,
@@ -333,12 +338,12 @@ impl Members {
     }
 }
 
-/// Whatever was concluded from clocks as wrong as this one was is not known any more.
+/// Forgets what was concluded from clocks as wrong as this one was.
 pub(crate) fn forget_beyond(vector: &mut Vector, clock: Stamp) {
     vector.retain(|_, stamp| *stamp <= after(clock.time()));
 }
 
-/// What every clock shows later than this.
+/// Returns a stamp that every clock shows later than this.
 fn after(time: Timestamp) -> Stamp {
     Stamp::start_of(Timestamp(time.0.saturating_add(ROUND_AHEAD_MS)))
 }

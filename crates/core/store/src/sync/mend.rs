@@ -1,5 +1,5 @@
-//! What went wrong with this node's own past: a clock that ran ahead, and commits of its own that
-//! its disk does not hold any more.
+//! The repair of what went wrong with this node's own past: a clock that ran ahead, and commits of
+//! its own that its disk no longer holds.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::sync::Aside;
 use crate::sync::park::newest_admitted;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
-/// A node that was off for longer than this asks before it trusts its clock.
+/// The time off after which a node asks before it trusts its clock.
 const CLOCK_LEAP_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Stamps that were given out before an unclean end lie below by then.
+/// The wait after an unclean end, after which the stamps given out before it are in the past.
 pub(crate) const UNCLEAN_WAIT: Duration = Duration::from_millis(CLOCK_AHEAD_MAX_MS);
 
-/// Why writes are refused until somebody says that the clock is right.
+/// The reason why writes are refused until somebody says that the clock is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockDoubt {
-    /// The log knows later times than this.
+    /// The log knows later times than the clock shows.
     Behind { by_ms: u64 },
     /// The log's newest time is more than a day ago.
     Leapt { by_ms: u64 },
@@ -50,7 +50,7 @@ impl StoreMachine {
         self.doubt.is_some() || self.clock.last() >= newest_admitted(now)
     }
 
-    /// The clock is right: what was stamped beyond it is issued anew.
+    /// Trusts the clock: what was stamped beyond it is issued anew.
     pub(crate) fn trust_clock(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.doubt = None;
         let limit = newest_admitted(now);
@@ -86,7 +86,7 @@ impl StoreMachine {
         newest.map_or(Stamp::default(), |commit| commit.at.stamp)
     }
 
-    /// What was named is aside; the writes issue it anew.
+    /// Issues anew, by these writes, what had to be set aside first.
     pub(crate) fn issue_anew(
         &mut self,
         now: Timestamp,
@@ -125,12 +125,13 @@ impl StoreMachine {
         }
     }
 
-    /// What was set aside or copied is not in the log yet: nothing else may begin.
+    /// Returns whether what was set aside or copied is not in the log yet: nothing else may begin.
     pub(crate) fn is_mending(&self) -> bool {
         self.sync.mending || self.sync.concluding || self.sync.aside.is_some()
     }
 
-    /// A peer knows more of this node's past than the node itself: its disk was set back.
+    /// Handles that a peer knows more of this node's past than the node itself: its disk was set
+    /// back.
     pub(crate) fn lose_past(
         &mut self,
         now: Timestamp,

@@ -1,5 +1,5 @@
-//! What two nodes say to each other in a session. A session pushes one way: its opener gives, the
-//! other takes. A node that missed too much asks for a copy instead.
+//! The messages that two nodes exchange in a session. A session pushes one way: its opener gives,
+//! the other takes. A node that missed too much asks for a copy instead.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use model::time::CLOCK_AHEAD_MAX_MS;
 /// Per node, the stamp up to which something is known of it.
 pub type Vector = BTreeMap<NodeTag, Stamp>;
 
-/// Names one cluster; nodes of different clusters refuse each other.
+/// The name of one cluster; nodes of different clusters refuse each other.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub [u8; 16]);
 
@@ -39,7 +39,7 @@ impl ShortId {
     }
 }
 
-/// Stamps from `from` on and before `until`; the last range has no end but the largest stamp.
+/// The stamps from `from` on and before `until`; the last range has no end but the largest stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub from: Stamp,
@@ -64,7 +64,7 @@ pub struct Summary {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// In order.
+    /// The ids, in order.
     Ids(Vec<ShortId>),
     Sum {
         fingerprint: Fingerprint,
@@ -75,7 +75,7 @@ pub enum Held {
 /// The taker's answer to one summary; ranges that are equal get none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The commits of a range whose ids were named, by their index there, that the taker lacks.
+    /// The commits that the taker lacks, by their index in a range whose ids were named.
     Lacks { range: Range, missing: Vec<u32> },
     /// What the taker holds there, as ids or in parts.
     Holds(Vec<Summary>),
@@ -92,11 +92,11 @@ pub struct Hello {
     pub count: u64,
     /// A[m] as far as the sender knows; its own entry is what it has made durable.
     pub acks: Vector,
-    /// The sender has not yet caught up since it joined or lost its past.
+    /// Whether the sender has not yet caught up since it joined or lost its past.
     pub fresh: bool,
 }
 
-/// A commit on its way. Its ticket names the bytes of its value inside one shell alone.
+/// A commit under way. Its ticket names the bytes of its value inside one shell alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carried {
     pub ticket: Ticket,
@@ -105,7 +105,7 @@ pub struct Carried {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Chosen by the opener; both sides drop what belongs to an older one.
+    /// The number that the opener chose; both sides drop what belongs to an older session.
     pub session: u64,
     pub body: Body,
 }
@@ -117,7 +117,8 @@ pub enum Body {
         hello: Hello,
         summaries: Vec<Summary>,
     },
-    /// None: the taker's horizons were higher, compare again.
+    /// Answers an opening; no answers if the taker's horizons were higher and the giver must
+    /// compare again.
     Opened {
         hello: Hello,
         answers: Option<Vec<Answer>>,
@@ -190,13 +191,13 @@ pub enum Refusal {
     OutOfPlace,
 }
 
-/// As a kind of refusal it has no figure.
+/// Returns how far apart the clocks are, as text; a refusal without its figures has 0 there.
 fn how_far(ms: u64) -> String {
     if ms == 0 { format!("more than {CLOCK_AHEAD_MAX_MS}") } else { ms.to_string() }
 }
 
 impl Refusal {
-    /// The same without its figures: what is reported once.
+    /// Returns the same refusal without its figures, as it is reported once.
     pub fn kind(self) -> Refusal {
         match self {
             Refusal::ClocksApart(_) => Refusal::ClocksApart(0),
@@ -204,7 +205,7 @@ impl Refusal {
         }
     }
 
-    /// Whether somebody has to look into it, or it ends by itself.
+    /// Returns whether somebody has to look into it; otherwise it ends by itself.
     pub fn alarms(self) -> bool {
         !matches!(
             self,

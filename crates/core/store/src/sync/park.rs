@@ -1,5 +1,5 @@
-//! Commits from ahead of this node's clock wait until it gets there: they count for nothing and
-//! are passed on to nobody before.
+//! Parked commits: those from ahead of this node's clock wait until it gets there. Before that they
+//! count for nothing and are passed on to nobody.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use crate::event::Ticket;
 use crate::sync::message::Carried;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
-/// With their values at most 4 MiB; what does not fit comes again with a later session.
+/// Commits that may be parked; with their values at most 4 MiB. What does not fit comes again with
+/// a later session.
 const PARKED_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -20,7 +21,8 @@ pub struct Parked {
 }
 
 impl Parked {
-    /// A ticket that is not needed: of what was parked already, or of what does not fit.
+    /// Parks a commit. Returns a ticket that is not needed: that of a commit parked already, or of
+    /// one that does not fit.
     pub fn park(&mut self, carried: Carried) -> Option<Ticket> {
         let (at, ticket) = (carried.commit.at, carried.ticket);
         if self.commits.contains_key(&at) || self.commits.len() >= PARKED_MAX {
@@ -46,7 +48,7 @@ impl Parked {
     }
 }
 
-/// Stamps from here on are too far ahead.
+/// Returns the stamp from which on stamps are too far ahead.
 pub fn newest_admitted(now: Timestamp) -> Stamp {
     Stamp::start_of(Timestamp(now.0.saturating_add(CLOCK_AHEAD_MAX_MS + 1)))
 }

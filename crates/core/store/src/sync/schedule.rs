@@ -1,5 +1,5 @@
-//! When to talk to whom, and what is due: sessions every second and soon after a change, this
-//! node's vector now and then, garbage, commits whose time has come.
+//! The schedule: when to talk to whom, and what is due. Sessions come every second and soon after a
+//! change, this node's vector now and then, garbage, commits whose time has come.
 
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use crate::replica::Horizons;
 use crate::sync::members::is_roster_key;
 use crate::sync::message::{Body, ClusterId, Message, Refusal};
 
-/// Changes within this go in one session.
+/// The time within which changes go in one session.
 pub const PUSH_DELAY: Duration = Duration::from_millis(20);
 pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// Garbage lags by as much; one write of the log each time, in a cluster only.
+/// The time between two vectors in the log, by which garbage lags. Each is one write of the log, in
+/// a cluster only.
 pub const VECTOR_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Of what is said unasked; sessions have higher numbers.
+/// The session number of what is said unasked; sessions have higher numbers.
 const NO_SESSION: u64 = 0;
 
 impl StoreMachine {
@@ -91,7 +92,7 @@ impl StoreMachine {
         self.shun(now, from, refusal, effects);
     }
 
-    /// Something is new here: others are to have it soon.
+    /// Notes that something is new here, which others are to have soon.
     pub(crate) fn changed(&mut self, now: Timestamp) {
         self.sync.futile = 0;
         self.push_soon(now);
@@ -114,10 +115,10 @@ impl StoreMachine {
         effects: &mut Vec<Effect>,
     ) {
         let foreign = cluster != self.sync.standing.cluster;
-        // Until it has joined, another invitation changes nothing.
+        // Until the node has joined, another invitation changes nothing.
         self.sync.standing.foreign = foreign || self.is_joining() && self.sync.standing.foreign;
         if foreign {
-            // Who was a member elsewhere is nobody here.
+            // Members of the other cluster are unknown in this one.
             let history = self.replica.history().iter();
             let roster = history.filter(|commit| is_roster_key(&commit.key));
             let roster: Vec<Position> = roster.map(|commit| commit.at).collect();
@@ -164,8 +165,9 @@ impl StoreMachine {
         self.begin(now, syncs, effects);
     }
 
-    /// Whoever is linked and on no roster here takes itself for a member. It may have to be told
-    /// without a session: it hears nothing else, and may count this node among the dead.
+    /// Tells linked nodes that are on no roster here that they are unknown, as such a node takes
+    /// itself for a member. It may have to be told without a session: it hears nothing else, and
+    /// may count this node among the dead.
     fn tell_strangers(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let members = &self.sync.members;
         if self.is_joining() || members.is_evicted(self.node) {
@@ -199,7 +201,8 @@ impl StoreMachine {
         }
     }
 
-    /// Peers must not hear of a standing that a crash could take back.
+    /// Puts the standing into the log first: peers must not hear of one that a crash could take
+    /// back.
     fn wait_for_standing(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.keep_standing(effects);
         self.changed(now);

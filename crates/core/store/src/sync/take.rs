@@ -1,4 +1,4 @@
-//! The taker's side of a session: says what it lacks, makes durable what comes, and only then
+//! The taker's side of a session: it says what it lacks, makes durable what comes, and only then
 //! concludes that it holds what the giver holds.
 
 use std::collections::BTreeMap;
@@ -22,12 +22,13 @@ pub(crate) struct Taking {
     pub horizons: Horizons,
     /// What the giver said that members hold.
     acks: Vector,
-    /// Waits until the horizons are as high as the giver's: its hello and summaries.
+    /// The giver's hello and summaries, while they wait until the horizons are as high as the
+    /// giver's.
     opening: Option<(Hello, Vec<Summary>)>,
-    /// How many commits of each batch are not durable yet.
+    /// The number of commits of each batch that are not durable yet.
     pub undurable: BTreeMap<u32, usize>,
     rounds: u32,
-    /// Nothing of the session is parked or lost.
+    /// Whether nothing of the session is parked or lost.
     whole: bool,
 }
 
@@ -78,7 +79,7 @@ impl StoreMachine {
         self.take_raised(now, effects);
     }
 
-    /// Answers those whose horizons were waited for; ends sessions whose horizons are past.
+    /// Answers the openings that waited for horizons; ends sessions whose horizons are past.
     pub(crate) fn take_raised(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let unexchanged = mutants::active(mutants::HORIZONS_NOT_EXCHANGED);
         let horizons = self.replica.horizons();
@@ -196,9 +197,9 @@ impl StoreMachine {
         }
     }
 
-    /// A commit that everybody was said to hold, or something newer for its key, and this node does
-    /// not. Of an end that everybody was said to know nothing is left, so it is no lie until
-    /// something older is held.
+    /// Returns whether everybody was said to hold a commit, or something newer for its key, and
+    /// this node does not. Of a delete or an expiry that everybody was said to know nothing is
+    /// left, so it is no lie until something older is held.
     fn is_below_garbage(&self, carried: &Carried) -> bool {
         let commit = &carried.commit;
         let horizons = self.replica.horizons();
@@ -209,7 +210,7 @@ impl StoreMachine {
             }
     }
 
-    /// So many commits of a batch are durable now.
+    /// Notes that so many more commits of a batch are durable.
     pub(crate) fn durable(&mut self, origin: Origin, count: usize, effects: &mut Vec<Effect>) {
         let Origin { peer, session, batch } = origin;
         let taking = self.sync.taking.get_mut(&peer).filter(|taking| taking.session == session);
@@ -256,7 +257,7 @@ impl StoreMachine {
         self.send(from, session, Body::Noted { whole, head }, effects);
     }
 
-    /// The log holds another commit at this place.
+    /// Handles a commit at whose position the log holds another.
     pub(crate) fn clash(
         &mut self,
         now: Timestamp,
@@ -281,7 +282,7 @@ impl StoreMachine {
         }
     }
 
-    /// Whether this session with a giver still goes on; it is broken off once.
+    /// Returns whether this session with a giver still goes on; it is broken off once.
     pub(crate) fn takes_from(&self, giver: NodeTag, session: u64) -> bool {
         let taking = self.sync.taking.get(&giver);
         taking.is_some_and(|taking| taking.session == session)

@@ -14,8 +14,8 @@ use crate::sync::message::{
     Vector,
 };
 
-/// A batch of commits has at most 256 KiB, a comparison less; the vectors of 10,000 nodes in a
-/// hello have 250 kB each.
+/// Bytes of a message. A batch of commits has at most 256 KiB, a comparison less; the vectors of
+/// 10,000 nodes in a hello have 250 kB each.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 const OPEN: u8 = 1;
@@ -50,15 +50,16 @@ pub enum WireError {
     Commit(#[from] CommitError),
 }
 
-/// A message whose commits' values lie in the bytes it was read from.
+/// A message whose commits' values are in the bytes it was read from.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded<'a> {
     pub message: Message,
-    /// Of each commit of a `Commits`, in order; none where it travels apart or there is none.
+    /// The value of each commit of a `Commits`, in order; `None` if it travels apart or there is
+    /// none.
     pub values: Vec<Option<&'a [u8]>>,
 }
 
-/// `values` as `Decoded` has them; only `Commits` has any.
+/// Encodes a message with `values` as `Decoded` has them; only `Commits` has any.
 pub fn encode(message: &Message, values: &[Option<&[u8]>], out: &mut Vec<u8>) {
     let kind_at = out.len();
     out.push(0);
@@ -188,7 +189,7 @@ fn take_commit<'a>(reader: &mut Reader<'a>) -> Result<(Commit, Option<&'a [u8]>)
     Ok((commit, Some(value)))
 }
 
-/// LEB128: seven bits a byte, the lowest first.
+/// Writes a number as LEB128: seven bits a byte, the lowest first.
 pub fn put_number(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -292,8 +293,8 @@ fn take_hello(reader: &mut Reader<'_>) -> Result<Hello, WireError> {
     })
 }
 
-/// The start relative to what was named before, the end relative to the start: neighbours are
-/// close. The end of everything is 0, which no range is long.
+/// Writes the start relative to what was named before and the end relative to the start: neighbours
+/// are close. The end of everything is 0, which no range is long.
 fn put_range(range: Range, last: &mut Stamp, out: &mut Vec<u8>) {
     put_number(range.from.0.wrapping_sub(last.0), out);
     let endless = range.until == Range::ALL.until;

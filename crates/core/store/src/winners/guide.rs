@@ -1,5 +1,5 @@
-//! Where a text stands among sorted texts, mostly without looking at them: texts lie anywhere in
-//! memory, and eight bytes of each, behind what all of them begin with, lie here side by side.
+//! An index of sorted texts that mostly finds a text without looking at them: texts are anywhere in
+//! memory, and eight bytes of each, behind what all of them begin with, are here side by side.
 
 use super::GROWTH;
 
@@ -7,7 +7,7 @@ const START_BYTES: usize = 8;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guide {
-    /// All texts begin with the same so many bytes at least.
+    /// The number of bytes, at least, that all texts begin with.
     common: usize,
     starts: Vec<u64>,
 }
@@ -23,7 +23,7 @@ impl Guide {
         guide
     }
 
-    /// The index of this text, or the one that it would get.
+    /// Returns the index of this text; as an error, the index that it would get.
     pub fn find<'a>(&self, wanted: &str, text: impl Fn(usize) -> &'a str) -> Result<usize, usize> {
         if self.starts.is_empty() {
             return Err(0);
@@ -49,10 +49,10 @@ impl Guide {
         Err(low)
     }
 
-    /// A text has come, or another has taken this one's place; `text` knows all of them as they
-    /// are now.
+    /// Notes that a text has come, or another has taken this one's place; `text` knows all of them
+    /// as they are now.
     pub fn set<'a>(&mut self, index: usize, count: usize, text: impl Fn(usize) -> &'a str) {
-        // Whatever all the others begin with, any of them shows.
+        // Any of the others shows what all the others begin with.
         let other = if index == 0 { count - 1 } else { 0 };
         let common = common(text(index), text(other));
         if common < self.common || count == 1 {

@@ -1,5 +1,5 @@
-//! Who is let in: each lie of a hello has its refusal, is reported once, and again only after it
-//! was over.
+//! Tests of who is let in: each lie of a hello has its refusal, is reported once, and again only
+//! after it was over.
 
 use model::Timestamp;
 use store_core::event::{Alarm, Event};
@@ -14,12 +14,12 @@ pub fn open(node: &mut Node, from: NodeTag, session: u64, hello: Hello) {
     node.say(from, session, Body::Open { hello, summaries });
 }
 
-/// As an honest peer does it.
+/// Greets as an honest peer does.
 pub fn greet(node: &mut Node, from: NodeTag, session: u64) {
     open(node, from, session, node.hello_of(from));
 }
 
-/// A session that gives nothing, as there is nothing.
+/// Opens a session that gives nothing, as there is nothing.
 pub fn good_session(node: &mut Node, from: NodeTag, session: u64) {
     greet(node, from, session);
     assert!(matches!(node.sent.last().unwrap().1.body, Body::Opened { .. }), "{:?}", node.sent);
@@ -133,7 +133,7 @@ fn an_answers_clock_lies_between_question_and_answer() {
             Body::Open { hello, .. } if message.session == session => Some(hello.clock),
             _ => None,
         });
-        // A slow wire is no clock that is wrong.
+        // A slow wire does not count as a wrong clock.
         node.now = Timestamp(asked.unwrap().0 + 3000);
         let clock = Timestamp(asked.unwrap().0.saturating_add_signed(offset));
         let hello = Hello { clock, ..node.hello_of(n2) };
@@ -209,7 +209,7 @@ fn commits_below_what_everybody_was_said_to_hold() {
     node.finish();
 }
 
-/// An end that everybody was said to know takes no value from whoever holds one.
+/// An end that everybody was said to know takes no value from a node that holds one.
 #[test]
 fn an_end_below_what_everybody_was_said_to_hold() {
     let n2 = tag("n2");
@@ -235,7 +235,8 @@ fn an_end_below_what_everybody_was_said_to_hold() {
     }
 }
 
-/// A founder that wrote and deleted a key, which everybody was said to know and is collected.
+/// Returns a founder that wrote and deleted a key, whose delete everybody was said to know and is
+/// collected.
 fn collected(key: &str) -> (Node, NodeTag, Position) {
     let mut node = Node::founder();
     let n2 = tag("n2");
@@ -260,7 +261,7 @@ fn collected(key: &str) -> (Node, NodeTag, Position) {
 fn a_value_whose_delete_was_collected_does_not_come_back() {
     let (mut node, n2, written) = collected("k");
     let head = node.machine.replica().history().head();
-    // Neither the very commit nor another one of that time, alone or among others.
+    // Neither the very commit nor another one of that time is taken, alone or among others.
     let other = Position { stamp: Stamp(written.stamp.0 + 1), node: n2 };
     let new = Position { stamp: stamp(node.now), node: n2 };
     for (session, commits) in [
@@ -282,7 +283,7 @@ fn a_value_whose_delete_was_collected_does_not_come_back() {
     node.finish();
 }
 
-/// The horizon rises while a commit waits for the disk.
+/// Tests that the horizon may rise while a commit waits for the disk.
 #[test]
 fn a_commit_that_a_horizon_overtakes_is_not_written() {
     let mut node = Node::founder();
@@ -293,7 +294,7 @@ fn a_commit_that_a_horizon_overtakes_is_not_written() {
     node.pass(40_000);
     greet(&mut node, n2, 3);
     node.slow_disk = true;
-    // It is on its way to the disk; what comes next waits.
+    // The first write is under way to the disk; what comes next waits.
     node.write("first", true);
     let garbage = Stamp(node.machine.sync().members().told().0 - 1);
     let mut hello = node.hello_of(n3);

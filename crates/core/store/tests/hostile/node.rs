@@ -15,10 +15,10 @@ use store_core::{
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 pub const START: Timestamp = Timestamp(1_700_000_000_000);
-/// One event makes no more effects than this for each thing that it brings or that waits.
+/// Effects that one event may make for each thing that it brings or that waits.
 const EFFECTS_EACH: usize = 8;
 const EFFECTS_ANYWAY: usize = 40_000;
-/// A machine that wants to be woken more often than this in one step of time spins.
+/// Times that a machine may want to be woken in one step of time; one that wants more spins.
 const TICKS_MAX: usize = 20_000;
 
 pub fn tag(name: &str) -> NodeTag {
@@ -41,14 +41,14 @@ pub fn delete(at: Position, key: &str) -> Commit {
 pub struct Node {
     pub now: Timestamp,
     pub machine: StoreMachine,
-    /// What it said since somebody looked.
+    /// The messages that it sent since a test last looked.
     pub sent: Vec<(NodeTag, Message)>,
     pub alarms: Vec<Alarm>,
-    /// Batches wait until the test says what the disk does.
+    /// Whether batches wait until the test says what the disk does.
     pub slow_disk: bool,
     pending: Option<(u64, Vec<Entry>)>,
     log: Vec<(Entry, Location)>,
-    /// With commits of peers, not back yet.
+    /// The tickets that came with commits of peers and are not back yet.
     handed: BTreeSet<Ticket>,
     next_ticket: u64,
     writing: BTreeSet<Ticket>,
@@ -56,7 +56,7 @@ pub struct Node {
     /// The newest commit of each key that anybody saw.
     shown: BTreeMap<String, Commit>,
     aside: BTreeSet<Position>,
-    /// Those of the batch that was written last: in the same one it may join a cluster whose
+    /// The horizons of the batch that was written last: in the same one it may join a cluster whose
     /// horizons are lower.
     passed: Vec<Horizons>,
 }
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// A member of a cluster of three that it founded; nobody can be reached yet.
+    /// Returns a member of a cluster of three that it founded; nobody can be reached yet.
     pub fn founder() -> Node {
         let mut node = Node::new("n1");
         for member in ["n1", "n2", "n3"] {
@@ -93,7 +93,7 @@ impl Node {
         node
     }
 
-    /// A member that joined by a copy from n2.
+    /// Returns a member that joined by a copy from n2.
     pub fn joined() -> Node {
         let mut node = Node::new("n1");
         let n2 = tag("n2");
@@ -131,7 +131,7 @@ impl Node {
         }
     }
 
-    /// The session of the last opening that this node sent to the peer.
+    /// Returns the session of the last opening that this node sent to the peer.
     pub fn session_to(&self, peer: NodeTag) -> Option<u64> {
         let mut openings = self.sent.iter().rev().filter(|(to, m)| {
             *to == peer && matches!(m.body, Body::Open { .. } | Body::CopyFrom { .. })
@@ -139,7 +139,7 @@ impl Node {
         openings.next().map(|(_, message)| message.session)
     }
 
-    /// What it said to the peer last, if that was a refusal.
+    /// Returns what it said to the peer last, if that was a refusal.
     pub fn refusal_to(&self, peer: NodeTag) -> Option<Refusal> {
         match self.sent.iter().rev().find(|(to, _)| *to == peer)?.1.body {
             Body::Refused(refusal) => Some(refusal),
@@ -174,7 +174,8 @@ impl Node {
         self.say(from, session, Body::Commits { batch, commits });
     }
 
-    /// Every commit comes with a ticket of its own, as from the shell.
+    /// Says something to the node as a peer; every commit gets a ticket of its own, as from the
+    /// shell.
     pub fn say(&mut self, from: NodeTag, session: u64, mut body: Body) {
         if let Body::Commits { commits, .. } = &mut body {
             for carried in commits {
@@ -192,7 +193,7 @@ impl Node {
         self.perform(effects);
     }
 
-    /// Time passes, timer by timer.
+    /// Lets time pass, timer by timer.
     pub fn pass(&mut self, ms: u64) {
         let end = Timestamp(self.now.0.saturating_add(ms));
         for _ in 0..TICKS_MAX {
@@ -301,7 +302,7 @@ impl Node {
         self.shown.insert(key, commit);
     }
 
-    /// Everybody knew of its end, as far as this node was told.
+    /// Returns whether everybody knew of the commit's end, as far as this node was told.
     fn was_collected(&self, commit: &Commit) -> bool {
         self.machine.replica().horizons().drops_winner(commit)
     }
@@ -315,19 +316,19 @@ impl Node {
         horizons.append(&mut self.passed);
         let collected = |shown: &Commit| horizons.iter().any(|one| one.drops_winner(shown));
         self.shown.retain(|key, shown| replica.newest(key).is_some() || !collected(shown));
-        // Who was a member of another cluster is nobody here, and no user's value.
+        // A member of another cluster is unknown here, and its entry is no user's value.
         for (key, shown) in self.shown.iter().filter(|(key, _)| !is_roster_key(key)) {
             let kept = replica.newest(key).is_some_and(|newest| newest.at >= shown.at);
             assert!(kept || self.aside.contains(&shown.at), "{shown:?} is lost");
         }
     }
 
-    /// What every run must leave: nothing waits for ever, and the log tells the same story.
+    /// Checks what every run must leave: nothing waits for ever, and the log tells the same story.
     pub fn finish(&mut self) {
         self.slow_disk = false;
         self.event(Event::Reachable(BTreeSet::new()));
         self.disk_writes();
-        // Longer than any session lives and than anything is parked.
+        // This is longer than any session lives and than anything is parked.
         self.pass(21_000);
         assert!(self.handed.len() <= self.machine.sync().parked(), "{:?}", self.handed);
         let mut past = Past::default();

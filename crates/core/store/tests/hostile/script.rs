@@ -1,4 +1,4 @@
-//! Makes a life of a node out of bytes: messages of two peers and a stranger in any order, honest
+//! A life of a node made out of bytes: messages of two peers and a stranger in any order, honest
 //! answers now and then so that it gets somewhere, writes, a disk that is slow or full, clocks that
 //! jump. Fuzzing and the property tests run the same scripts; `node` judges.
 
@@ -16,11 +16,11 @@ use crate::node::{CLUSTER, Node, delete, set, stamp, tag};
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "stranger"];
 const KEYS: [&str; 6] = ["a", "b", "c::d", "c::e", "cluster::nodes::n3", "cluster::nodes::n4"];
-/// Longer scripts say nothing new and make fuzzing slow.
+/// Steps of a script; longer ones say nothing new and make fuzzing slow.
 const STEPS_MAX: usize = 200;
 const REMEMBERED_MAX: usize = 64;
 
-/// Bytes that run out read as zeros.
+/// The bytes of a script; once they run out, they read as zeros.
 struct Source<'a>(&'a [u8]);
 
 impl<'a> Source<'a> {
@@ -143,7 +143,7 @@ impl Life<'_> {
         self.node.tick();
     }
 
-    /// What an honest peer would say to one of the last things it was told, more or less.
+    /// Says what an honest peer would say to one of the last things it was told, more or less.
     fn answer(&mut self) {
         let back = self.source.below(4);
         let Some((peer, message)) = self.node.sent.iter().rev().nth(back).cloned() else { return };
@@ -228,7 +228,7 @@ impl Life<'_> {
         }
     }
 
-    /// Any message in any session.
+    /// Says any message in any session.
     fn lie(&mut self) {
         let from = self.peer();
         let session = match self.source.byte() % 4 {

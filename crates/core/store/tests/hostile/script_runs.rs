@@ -1,4 +1,4 @@
-//! Scripts of random bytes, and those that once showed a mistake.
+//! Runs of scripts: random bytes, and those that once showed a mistake.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ proptest! {
 }
 
 /// A peer let a horizon rise that nobody could have let rise, and then told of a delete that all
-/// should have known: who watched the value was not told of its end.
+/// should have known: a watcher of the value was not told of its end.
 #[test]
 fn a_value_that_is_ended_by_what_nobody_needs() {
     script::run(include_bytes!("../../../../../fuzz/seeds/machine/ended-by-what-all-know"));
@@ -25,7 +25,7 @@ fn a_delete_that_was_collected_before_the_node_joined_elsewhere() {
     script::run(include_bytes!("../../../../../fuzz/seeds/machine/collected-in-another-cluster"));
 }
 
-/// The same, where both are in one batch of the log.
+/// The same case, where both are in one batch of the log.
 #[test]
 fn a_delete_that_was_collected_as_the_node_joined_elsewhere() {
     script::run(include_bytes!("../../../../../fuzz/seeds/machine/collected-while-joining"));

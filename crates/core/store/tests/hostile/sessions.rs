@@ -1,5 +1,5 @@
-//! What peers say once they are let in: commits that cannot be, batches without end, last words
-//! too early, whole sessions again.
+//! Tests of what peers say once they are let in: commits that cannot be, batches without end, last
+//! words too early, whole sessions again.
 
 use model::Timestamp;
 use store_core::event::{Alarm, Event};
@@ -59,7 +59,7 @@ fn a_conflict_is_over_when_both_hold_the_same_and_is_told_again_after_that() {
     };
     let told = |node: &Node| node.alarms.iter().filter(|alarm| **alarm == conflict).count();
     clash(&mut node, 2);
-    // A session with somebody else changes nothing of it.
+    // A session with another peer changes nothing about it.
     good_session(&mut node, tag("n3"), 3);
     assert!(node.machine.alarms().any(|alarm| *alarm == conflict));
     clash(&mut node, 4);
@@ -68,7 +68,7 @@ fn a_conflict_is_over_when_both_hold_the_same_and_is_told_again_after_that() {
     assert_eq!(node.machine.alarms().count(), 0);
     clash(&mut node, 6);
     assert_eq!(told(&node), 2);
-    // Whoever was removed is nobody's concern any more.
+    // A removed peer is nobody's concern any more.
     node.write("cluster::nodes::n2", false);
     node.pass(100);
     assert_eq!(node.machine.alarms().count(), 0);
@@ -112,7 +112,7 @@ fn any_number_of_conflicts_fills_no_memory() {
     node.finish();
 }
 
-/// A disk that was set back makes a node meet its own commits like that: it takes them back.
+/// A node whose disk was set back meets its own commits like that: it takes them back.
 #[test]
 fn a_commit_of_this_node_that_it_does_not_know() {
     let (mut node, n2) = opened();
@@ -147,7 +147,7 @@ fn commits_from_ahead_wait_and_count_for_nothing() {
     assert!(node.machine.sync().members().held().get(&n2).is_none());
     node.pass(1600);
     assert_eq!(node.machine.replica().newest("k").map(|c| c.at), Some(ahead));
-    // As many as there like: no more wait than fit.
+    // Any number of them may come: no more wait than fit.
     greet(&mut node, n2, 2);
     let place = |n| Position { stamp: Stamp(u64::MAX - n), node: n2 };
     node.commits(n2, 2, 0, (0..3000).map(|n| set(place(n), "far")).collect());
@@ -262,7 +262,7 @@ fn a_giver_that_compares_for_ever() {
     }
     node.say(n2, 1, compare);
     assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
-    // And all at once.
+    // They may not all come at once either.
     greet(&mut node, n2, 2);
     let all = vec![Summary { range: Range::ALL, held: lie }; SUMMARIES_MAX + 1];
     node.say(n2, 2, Body::Compare(all));
@@ -270,7 +270,7 @@ fn a_giver_that_compares_for_ever() {
     node.finish();
 }
 
-/// As a giver, after the peer opened its ears.
+/// Returns a node that has opened a session with n2 as its giver.
 fn giving() -> (Node, NodeTag, u64) {
     let mut node = Node::founder();
     (0..100).for_each(|n| node.write(&format!("k{n}"), true));

@@ -1,4 +1,5 @@
-//! Every message in every stage of every session; sessions that stall or are cut there.
+//! Tests of every message in every stage of every session, and of sessions that stall or are cut
+//! there.
 
 use store_core::event::Event;
 use store_core::sync::compare;
@@ -21,7 +22,7 @@ const STAGES: [&str; 10] = [
     "lending",
 ];
 
-/// A node in a stage of a session with n2.
+/// Returns a node in a stage of a session with n2.
 fn at_stage(stage: &str) -> (Node, NodeTag, u64) {
     let n2 = tag("n2");
     let mut node = Node::founder();
@@ -76,7 +77,7 @@ fn give(node: &mut Node, n2: NodeTag, session: u64, stage: &str) {
     node.say(n2, session, Body::Opened { hello, answers: Some(answers) });
 }
 
-/// Every kind of message, as if it were its turn.
+/// Returns every kind of message, as if it were its turn.
 fn bodies(node: &Node, n2: NodeTag) -> Vec<Body> {
     let hello = node.hello_of(n2);
     let history = node.machine.replica().history();

@@ -1,4 +1,4 @@
-//! Where a release is built, as one node of several decides it.
+//! Tests of where a release is built, as one node of several decides it.
 
 use model::application::ApplicationSpec;
 use model::release::{Portable, ProcessRecipe, Recipe, Step};
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// Asked to coordinate.
+    /// Returns a node that was asked to coordinate.
     fn pushes(nodes: &[&str], release: &Release) -> Node {
         let mut one = Node::of(nodes, release);
         one.record(Rollout { phase: RolloutPhase::Requested, ..one.rollout_by("n1", release) });
@@ -113,7 +113,7 @@ impl Node {
         self.now = end;
     }
 
-    /// What is to be done about builds, in short; forgotten then.
+    /// Returns what is to be done about builds, in short, and forgets it.
     fn does(&mut self) -> Vec<String> {
         let word = |effect: Effect| match effect {
             Effect::Build { .. } => Some("build".to_string()),
@@ -226,12 +226,12 @@ fn followers_fetch_and_build_what_they_cannot_have() {
     one.record(starting(&one));
     one.passes(RECORD_WITHIN);
     assert_eq!(one.does(), ["build"]);
-    // It is for another kind of machine.
+    // The artefact is for another kind of machine.
     let mut one = Node::of(&["n1", "n2"], &release);
     one.record(starting(&one));
     one.hears(artefact(Some(false)));
     assert_eq!(one.does(), ["build"]);
-    // It was taken away again.
+    // The artefact was taken away again.
     let mut one = Node::of(&["n1", "n2"], &release);
     one.hears(artefact(Some(true)));
     one.hears(artefact(None));
@@ -248,7 +248,7 @@ fn a_builder_that_dies_is_replaced() {
     one.hears(Event::Live([node("n1")].into()));
     one.passes(TAKE_OVER_AFTER);
     assert_eq!(one.does(), ["Building by n1", "build"]);
-    // The one that died may come back.
+    // The node that died may come back.
     one.hears(Event::Built { release: release.id.clone(), result: Ok(()) });
     assert_eq!(one.does(), ["share"]);
 }
@@ -265,7 +265,7 @@ fn release_steps_of_a_dead_coordinator_are_waited_for() {
         one.does();
         one
     };
-    // That it has begun them may have been heard or not.
+    // The news that it has begun them may have been heard or not.
     for phase in [RolloutPhase::Releasing, RolloutPhase::Building] {
         let mut one = dies(phase);
         one.passes(LEASE);
@@ -273,13 +273,14 @@ fn release_steps_of_a_dead_coordinator_are_waited_for() {
         one.passes(LEASE_GRACE);
         assert_eq!(one.does(), ["Building by n1", "build"]);
     }
-    // They ran.
+    // The steps ran.
     let mut one = dies(RolloutPhase::Starting);
     one.passes(TAKE_OVER_AFTER);
     assert_eq!(one.does().first().map(String::as_str), Some("Starting by n1"));
 }
 
-/// Its process ended in the middle of them, and another one may have run them to their end.
+/// The coordinator's process ended in the middle of them, and another one may have run them to
+/// their end.
 #[test]
 fn a_coordinator_that_is_back_asks_before_it_runs_release_steps() {
     let mut release = release("n1");
@@ -321,12 +322,12 @@ fn a_missing_tool_is_looked_for_on_other_nodes() {
     let candidates = vec![candidate("n1", 0, true), candidate("n2", 90, false)];
     one.hears(Event::Builders { release: id.clone(), candidates });
     assert_eq!(one.does(), ["Requested by n2"]);
-    // Nobody else is there.
+    // No other node is there.
     let mut one = Node::pushes(&["n1", "n2"], &release);
     fails(&mut one);
     one.passes(ANSWER_WITHIN);
     assert_eq!(one.message(), "Compiling failed: exit status 127");
-    // Nor here, after another one.
+    // The build is not tried again on a node where it failed.
     let mut one = Node::of(&["n1", "n2"], &release);
     let tried = |nodes: &[&str]| nodes.iter().map(|id| (node(id), "no go".into())).collect();
     let asked = Rollout { phase: RolloutPhase::Requested, ..one.rollout_by("n1", &release) };

@@ -1,4 +1,4 @@
-//! Records of two applications of one name, in any order.
+//! Tests with records of two applications of one name, in any order.
 
 use model::application::Settings;
 use model::release::{ProcessRecipe, Recipe};
@@ -50,7 +50,7 @@ fn spec(created_at: Timestamp) -> Event {
     Event::Spec(Some(ApplicationSpec::new(created_at)))
 }
 
-/// The numbers of the releases that are built after each event.
+/// Returns the numbers of the releases that are built after each event.
 fn built(machine: &mut Application, events: impl IntoIterator<Item = Event>) -> Vec<u64> {
     let mut effects = Vec::new();
     for event in events {
@@ -76,7 +76,7 @@ fn established() -> Application {
 fn what_comes_late_of_an_application_that_was_destroyed_is_not_run_by_the_one_made_anew() {
     let late = [release(2, Some(FIRST)), serves(2, FIRST)];
     let gone = [Event::Spec(None), Event::Rollout(None), Event::Release(id(1), None)];
-    // Before it is made anew, and after that.
+    // The records come before it is made anew, and after that.
     for before in [true, false] {
         let mut machine = established();
         let anew = match before {
@@ -85,7 +85,7 @@ fn what_comes_late_of_an_application_that_was_destroyed_is_not_run_by_the_one_ma
         };
         assert_eq!(built(&mut machine, gone.iter().cloned().chain(anew)), [0; 0]);
         assert_eq!(machine.serving(), None);
-        // One that starts with all of that has nothing to run either.
+        // A machine that starts with all of that has nothing to run either.
         let mut started = Application::new("n1".parse().unwrap(), "shop".parse().unwrap());
         let all = [spec(SECOND), late[0].clone(), late[1].clone(), Event::Adopted(Vec::new())];
         assert_eq!(built(&mut started, all), [0; 0]);

@@ -1,4 +1,4 @@
-//! Builds that releases share, and those that another one takes over from.
+//! Tests of builds that releases share, and of those that another one takes over from.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn of_build(number: u64, build: u8) -> Release {
     Release { build: Some(BuildId::Content([build; 16])), ..World::release(number, 1) }
 }
 
-/// From which release to which.
+/// Returns from which release to which a build was named.
 fn named(world: &World) -> Vec<(u64, u64)> {
     let named = world.effects.iter().filter_map(|effect| match effect {
         Effect::NameWritten { old, new } => Some((old.id.number, new.id.number)),

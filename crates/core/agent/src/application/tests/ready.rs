@@ -1,8 +1,9 @@
-//! How a release becomes ready, how it is told what keeps it from that, and how it is taken back.
+//! Tests of how a release becomes ready, how it is told what keeps it from that, and how it is
+//! taken back.
 
 use super::*;
 
-/// As `World::release`, with workers.
+/// Returns a release like `World::release`, with workers.
 fn with_workers(number: u64, web: u32, workers: u32) -> Release {
     let mut release = World::release(number, web);
     let recipe = ProcessRecipe { default_count: workers, ..ProcessRecipe::default() };
@@ -12,7 +13,7 @@ fn with_workers(number: u64, web: u32, workers: u32) -> Release {
 }
 
 impl World {
-    /// As a shell does it.
+    /// Takes a release back as a shell does.
     pub(super) fn take_back(&mut self, from: &ReleaseId, to: &ReleaseId) -> Vec<Event> {
         let releases = self.machine.releases.values();
         if taken_back(Some(&self.rollout), releases, from) != Taken::Unmade {
@@ -45,7 +46,7 @@ impl World {
         self.event(Event::Healthy { id, warning: None, remark: None });
     }
 
-    /// Two releases, the second of which has just begun to serve.
+    /// Returns a world with two releases, the second of which has just begun to serve.
     fn switched(count: u32) -> World {
         let mut world = World::serving(count);
         world.pass(Duration::from_secs(3600));
@@ -104,7 +105,7 @@ fn what_serves_starts_all_at_once() {
     assert_eq!(world.starting(), ["web.2", "web.3"]);
 }
 
-/// The first web process is ready on `other`.
+/// Claims that the first web process is ready on `other`.
 fn claim_elsewhere(world: &mut World, other: &NodeId, release: &ReleaseId, remark: Option<&str>) {
     let instance =
         InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 };
@@ -176,7 +177,7 @@ fn a_release_whose_instances_end_is_taken_back() {
     assert_eq!((release, outcome.fate), (&release_id(2), Fate::TakenBack));
     let why = "its instances ended within a minute: web.1 ended: killed by signal 9\nTraceback";
     assert!(outcome.why.starts_with(why), "{}", outcome.why);
-    // That one is as the first was: whatever it does, nothing else is made of it.
+    // The release brought back is as the first was: whatever it does, nothing else is made of it.
     for _ in 0..3 {
         world.pass(Duration::from_secs(10));
         world.crash(1);

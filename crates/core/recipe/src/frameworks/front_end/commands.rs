@@ -1,8 +1,8 @@
-//! What the commands of package.json's scripts are: read word by word, never run.
+//! The commands in package.json's scripts: read word by word, never run.
 
 use crate::frameworks::package_json::Package;
 
-/// Scripts that call each other deeper than this do so in a circle.
+/// Depth of scripts that call each other; deeper ones do so in a circle.
 const CALLS_MAX: usize = 4;
 /// Programs that only serve sources to their author, whatever their arguments.
 const SERVERS: &[&str] =
@@ -45,7 +45,7 @@ struct Command<'a> {
     arguments: Vec<&'a str>,
 }
 
-/// Whether `text` ends in a server for development, which is no server for others.
+/// Returns whether `text` ends in a server for development, which is no server for others.
 pub fn is_development_server(package: &Package, text: &str) -> bool {
     serves_sources(package, text, 0)
 }
@@ -57,7 +57,7 @@ fn serves_sources(package: &Package, text: &str, depth: usize) -> bool {
         let called = script_called(command).and_then(|name| package.script(name));
         match command.program {
             program if SERVERS.contains(&program) => true,
-            // Without a command these serve.
+            // These serve if no command is given.
             "vite" => first.is_none_or(|word| {
                 word.starts_with('-') || word != "build" && is_serving("vite", word)
             }),
@@ -78,7 +78,7 @@ fn is_serving(program: &str, word: &str) -> bool {
     SERVING.iter().any(|(name, words)| *name == program && words.contains(&word))
 }
 
-/// `npm run NAME` and its like.
+/// Returns the script that `npm run NAME` and its like call.
 fn script_called<'a>(command: &Command<'a>) -> Option<&'a str> {
     if !["npm", "yarn", "pnpm", "bun"].contains(&command.program) {
         return None;
@@ -90,12 +90,12 @@ fn script_called<'a>(command: &Command<'a>) -> Option<&'a str> {
     }
 }
 
-/// Whether a script calls one of the project's programs.
+/// Returns whether a script calls one of the project's programs.
 pub fn calls(text: &str, program: &str) -> bool {
     commands(text).iter().any(|command| command.program == program)
 }
 
-/// The value of an option of a program: `--outDir x`, `--outDir=x`.
+/// Returns the value of an option of a program: `--outDir x`, `--outDir=x`.
 pub fn option_of<'a>(text: &'a str, program: &str, names: &[&str]) -> Option<&'a str> {
     let commands = commands(text);
     let command = commands.iter().find(|command| command.program == program)?;
@@ -109,7 +109,7 @@ pub fn option_of<'a>(text: &'a str, program: &str, names: &[&str]) -> Option<&'a
     })
 }
 
-/// The first argument that is no option, after the program's own command.
+/// Returns the first argument that is no option, after the program's own command.
 pub fn argument_of<'a>(text: &'a str, program: &str, after: &str) -> Option<&'a str> {
     let commands = commands(text);
     let command = commands.iter().find(|command| command.program == program)?;
@@ -117,7 +117,7 @@ pub fn argument_of<'a>(text: &'a str, program: &str, after: &str) -> Option<&'a 
     words.find(|word| !word.starts_with('-'))
 }
 
-/// The value of a variable that stands before a command.
+/// Returns the value of a variable that is set before a command.
 pub fn variable_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut words = text.split_whitespace();
     let value = words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;

@@ -1,5 +1,6 @@
-//! Where a build left its pages: known from the files, or found afterwards among the directories
-//! that tools write to. Either way the last step of the build says in words what is missing.
+//! The place where a build left its pages: known from the files, or found afterwards among the
+//! directories that tools write to. Either way the last step of the build says in words what is
+//! missing.
 
 use model::Recipe;
 use model::release::Step;
@@ -7,13 +8,13 @@ use model::release::Step;
 use crate::frameworks::shell_word;
 use crate::source::SourceTree;
 
-/// Recipes end with a step of this name; `take` finds it by it.
+/// The name of the step that recipes end with, by which `take` finds it.
 const NAME: &str = "Looking for the site";
-/// Leads to what was found.
+/// The link that leads to what was found.
 const FOUND: &str = ".cortex-site";
-/// What a build wrote is newer than this file.
+/// A file that is older than everything a build wrote.
 const BEGAN: &str = ".cortex-began";
-/// Where tools write to, the usual ones first.
+/// The directories that tools write to, the usual ones first.
 const CANDIDATES: &[&str] = &[
     "dist",
     "build",
@@ -29,18 +30,18 @@ const CANDIDATES: &[&str] = &[
     "docs",
     "htdocs",
 ];
-/// In projects of several packages.
+/// The directories that tools write to in projects of several packages.
 const NESTED: &str = "*/dist */build */out */*/dist */*/build */*/out";
-/// Pages that need no building, in directories whose other files are built.
+/// Directories with pages that need no building but whose other files are built.
 const SOURCES: &[&str] = &["src", "."];
 
-/// How the pages are found.
+/// The way to find the pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     known: Option<String>,
     /// Candidates with an index of their own in the source: something in them has to be newer.
     before: Vec<String>,
-    /// Pages that lie beside what is built.
+    /// Pages that are beside what is built.
     sources: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ impl Finding {
     pub fn new(tree: &SourceTree, known: Option<&str>) -> Finding {
         let has_index = |directory: &&str| tree.exists(&index_of(directory));
         let before = CANDIDATES.iter().filter(|directory| has_index(directory));
-        // What names its own sources is no page yet.
+        // A file that names its own sources is no page yet.
         let built = |directory: &&str| {
             let text = tree.text(&index_of(directory)).unwrap_or_default();
             has_index(directory)
@@ -63,7 +64,7 @@ impl Finding {
         }
     }
 
-    /// Relative to the release.
+    /// Returns the directory of the pages, relative to the release.
     pub fn directory(&self) -> String {
         self.known.clone().unwrap_or_else(|| FOUND.into())
     }
@@ -120,7 +121,7 @@ fn index_of(directory: &str) -> String {
     if directory == "." { "index.html".into() } else { format!("{directory}/index.html") }
 }
 
-/// The step out of a recipe, so that it can be put behind all others.
+/// Takes the step out of a recipe, so that it can be put behind all others.
 pub fn take(recipe: &mut Recipe) -> Option<Step> {
     let at = recipe.build.iter().position(|step| step.name == NAME)?;
     Some(recipe.build.remove(at))
@@ -135,7 +136,7 @@ pub fn put(recipe: &mut Recipe, step: Step) {
     recipe.build.push(step);
 }
 
-/// For a directory that the project's own file names.
+/// Returns the step for a directory that the project's own file names.
 pub fn of_output(output: &str) -> Step {
     Step { name: NAME.into(), command: known_command(output) }
 }

@@ -1,4 +1,4 @@
-//! Which tool makes a site out of a project with a package.json.
+//! The tools that make a site out of a project with a package.json.
 
 use super::commands;
 use crate::frameworks::package_json::Package;
@@ -26,20 +26,20 @@ pub enum Generator {
     Stencil,
     Parcel,
     Rsbuild,
-    /// Webpack and those that are configured alike.
+    /// Webpack and tools that are configured alike.
     Webpack,
     Vite,
 }
 
-/// How one is recognised.
+/// The marks by which a generator is recognised.
 struct Marks {
     generator: Generator,
     name: &'static str,
-    /// Packages, each of which tells it.
+    /// The packages, each of which reveals it.
     packages: &'static [&'static str],
     /// The program that scripts call.
     program: &'static str,
-    /// Settings in the root, without their ending.
+    /// The settings file in the root, without its ending.
     settings: &'static str,
 }
 
@@ -53,7 +53,7 @@ const fn marks(
     Marks { generator, name, packages, program, settings }
 }
 
-/// Those that bring another one come before it: Astro uses Vite.
+/// All generators. One that brings another comes before it: Astro uses Vite.
 const ALL: &[Marks] = &[
     marks(Generator::Nuxt, "Nuxt", &["nuxt", "nuxt3", "nuxt-edge"], "nuxt", "nuxt.config"),
     marks(Generator::Gatsby, "Gatsby", &["gatsby"], "gatsby", "gatsby-config"),
@@ -131,7 +131,7 @@ impl Generator {
         self.marks().name
     }
 
-    /// The program that scripts call.
+    /// Returns the program that scripts call.
     pub fn program(self) -> &'static str {
         self.marks().program
     }
@@ -140,7 +140,7 @@ impl Generator {
         ALL.iter().find(|marks| marks.generator == self).expect("each is in the list")
     }
 
-    /// The text of its settings.
+    /// Returns the text of its settings.
     pub fn settings(self, tree: &SourceTree) -> &str {
         let own = self.marks().settings;
         let names: &[&str] = match self {

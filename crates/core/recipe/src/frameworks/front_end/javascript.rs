@@ -26,7 +26,7 @@ const CLIENT_SIDE: &[&str] = &[
     "wouter",
     "navigo",
 ];
-/// These write a page for each address, although they use such a library.
+/// Generators that write a page for each address, although they use such a library.
 const PRERENDERING: &[&str] =
     &["vike", "vite-plugin-ssr", "vite-ssg", "vite-react-ssg", "react-snap"];
 const INDEX: &str = "index.html";
@@ -41,7 +41,8 @@ struct Project<'a> {
     script: &'a str,
 }
 
-/// None where there is nothing that could be built.
+/// Returns the role that a generator gives the project; `None` if there is nothing that could be
+/// built.
 pub fn role(generator: Generator, tree: &SourceTree, package: &Package) -> Option<Role> {
     let names: &[&str] = match generator {
         Generator::VitePress | Generator::VuePress => &["heroku-postbuild", "build", "docs:build"],
@@ -65,7 +66,7 @@ pub fn role(generator: Generator, tree: &SourceTree, package: &Package) -> Optio
     Some(project.role(site))
 }
 
-/// A build script of which no generator is known.
+/// Returns a site with a build script of which no generator is known.
 pub fn unknown(tree: &SourceTree, package: &Package) -> Site {
     let script = usual_build_script(package);
     Site {
@@ -80,7 +81,7 @@ fn fallback_if(wanted: bool) -> Option<String> {
     wanted.then(|| INDEX.to_owned())
 }
 
-/// What builds a project that has no script for it.
+/// Returns the command that builds a project that has no script for it.
 fn own_command(generator: Generator, tree: &SourceTree) -> Option<&'static str> {
     Some(match generator {
         Generator::Eleventy => "eleventy",
@@ -113,7 +114,7 @@ impl Project<'_> {
         }
     }
 
-    /// An option of the script, a setting, or the generator's own convention.
+    /// Returns an option of the script, a setting, or the generator's own convention.
     fn set(&self, options: &[&str], key: &str, usual: &str) -> Option<String> {
         if let Some(path) = option_of(self.script, self.generator.program(), options) {
             return join("", path);
@@ -143,12 +144,13 @@ impl Project<'_> {
             Generator::VitePress => self.press(".vitepress/dist", "outDir"),
             Generator::VuePress => self.press(".vuepress/dist", "dest"),
             Generator::Vite => self.vite_output(),
-            // Their settings say it in too many ways.
+            // The settings of the others say it in too many ways.
             _ => None,
         }
     }
 
-    /// Both write beside their own settings, in the directory that the script names.
+    /// Returns the directory of VitePress and VuePress, which write beside their own settings, in
+    /// the directory that the script names.
     fn press(&self, usual: &str, key: &str) -> Option<String> {
         let argument = argument_of(self.script, self.generator.program(), "build");
         let named = argument.filter(|path| self.tree.has_directory(path.trim_matches('/')));
@@ -176,7 +178,7 @@ impl Project<'_> {
         }
     }
 
-    /// The browser makes the pages, all out of one.
+    /// Returns whether the browser makes the pages, all out of one.
     fn has_fallback(&self) -> bool {
         match self.generator {
             Generator::CreateReactApp | Generator::Ember | Generator::Quasar => true,
@@ -194,7 +196,7 @@ impl Project<'_> {
         }
     }
 
-    /// Where pages ask for their files.
+    /// Returns where pages ask for their files.
     fn base(&self) -> Option<String> {
         let path = match self.generator {
             Generator::Vite => option_of(self.script, "vite", &["--base"])
@@ -311,7 +313,7 @@ impl Project<'_> {
     }
 }
 
-/// Of `https://example.org/path`.
+/// Returns the path of `https://example.org/path`.
 fn path_of_url(url: &str) -> &str {
     let Some((_, rest)) = url.split_once("://") else { return url };
     rest.find('/').map_or("", |at| &rest[at..])
@@ -326,7 +328,8 @@ fn is_client_side(tree: &SourceTree, package: &Package) -> bool {
         || sources.iter().any(|pattern| tree.named(pattern).next().is_some())
 }
 
-/// Pages of the project's own, without those that are only copied and those of tests.
+/// Returns how many pages the project itself has, without those that are only copied and those of
+/// tests.
 fn html_files(tree: &SourceTree) -> usize {
     let aside =
         ["public/", "static/", "test", "e2e", "cypress", "docs/", "dist/", "build/", "coverage/"];
@@ -336,7 +339,8 @@ fn html_files(tree: &SourceTree) -> usize {
     own.count()
 }
 
-/// Whether a script of the project's is its compiler alone, which leaves a program to be started.
+/// Returns whether a script of the project is its compiler alone, which leaves a program to be
+/// started.
 pub fn only_compiles(text: &str) -> bool {
     ["tsc", "nest", "swc", "babel", "tsup", "esbuild"]
         .iter()

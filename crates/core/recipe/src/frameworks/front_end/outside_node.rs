@@ -1,5 +1,5 @@
-//! Generators of sites that are not of the JavaScript world. Hugo, Jekyll, mdBook and Zola have to
-//! be on the machine; MkDocs is installed as other Python packages are.
+//! Generators of sites outside the JavaScript world. Hugo, Jekyll, mdBook and Zola have to be on
+//! the machine; MkDocs is installed as other Python packages are.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const HUGO: &[&str] = &[
 ];
 const MDBOOK: &str = "book.toml";
 
-/// Which file names it, and the recipe.
+/// Returns the file that names the generator, and the recipe.
 pub fn of(tree: &SourceTree) -> Option<(String, Result<Recipe, RecipeError>)> {
     let first = |files: &[&'static str]| files.iter().copied().find(|file| tree.exists(file));
     if let Some(file) = first(MKDOCS) {
@@ -63,7 +63,7 @@ fn is_jekyll(tree: &SourceTree) -> bool {
             .any(|page| tree.text(page).is_some_and(|text| text.starts_with("---")))
 }
 
-/// `key: value` or `key = value` at the left margin.
+/// Returns the value of `key: value` or `key = value` at the left margin.
 fn setting<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let rest = text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?.trim_start();
@@ -104,7 +104,7 @@ fn jekyll(tree: &SourceTree, file: &str) -> Recipe {
     with_pages(tree, Recipe { build, environment, ..Recipe::default() }, &output)
 }
 
-/// A program of the machine that builds by itself.
+/// Returns the recipe for a program of the machine that builds by itself.
 fn by_tool(tree: &SourceTree, program: &str, output: &str) -> Recipe {
     let command = match program {
         "hugo" => "hugo".to_owned(),
@@ -115,7 +115,7 @@ fn by_tool(tree: &SourceTree, program: &str, output: &str) -> Recipe {
     with_pages(tree, Recipe { build, ..Recipe::default() }, &output)
 }
 
-/// Says what is missing, and the other way to publish the site.
+/// Returns a step that says what is missing, and the other way to publish the site.
 fn wanted(program: &str, name: &str) -> Step {
     let command = format!(
         "command -v {program} >/dev/null || {{ echo '{program} is not on this machine: install it \

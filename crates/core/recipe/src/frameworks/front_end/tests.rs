@@ -1,4 +1,4 @@
-//! What is known of the generators of front ends, on small trees.
+//! Tests of what is known of the generators of front ends, on small trees.
 
 use super::*;
 
@@ -11,7 +11,8 @@ fn role_of(files: &[(&str, &str)]) -> Option<Role> {
     role(&tree, &Package::read(&tree).unwrap())
 }
 
-/// Where the pages are and what answers where none is; none for the output that is found later.
+/// Checks where the pages are and what answers where none is; `None` for an output that is found
+/// later.
 #[track_caller]
 fn check(files: &[(&str, &str)], output: Option<&str>, fallback: Option<&str>) {
     match role_of(files) {
@@ -79,7 +80,7 @@ fn vite_has_a_fallback_where_the_browser_makes_the_pages() {
     let react = r#"{"scripts": {"build": "vite build", "dev": "vite"},
         "dependencies": {"react": "18"}, "devDependencies": {"vite": "5"}}"#;
     check(&[(PACKAGE_JSON, react), INDEX], Some("dist"), SPA);
-    // The script is the project's own, the tool is named by another one.
+    // The script is the project's own; another one names the tool.
     let own = r#"{"scripts": {"dev": "vite", "build": "node build.js"}}"#;
     check(&[(PACKAGE_JSON, own), INDEX, ("src/main.jsx", "")], Some("dist"), SPA);
     let vue = react.replace("react", "vue");

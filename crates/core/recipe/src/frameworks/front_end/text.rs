@@ -1,7 +1,7 @@
 //! Single values out of settings that are programs: read off where they are written as texts, and
 //! left alone where they are computed.
 
-/// The text of `key: 'value'`, or `Err` where the key has another value.
+/// Returns the text of `key: 'value'`, or `Err` if the key has another value.
 pub fn value_of<'a>(settings: &'a str, key: &str) -> Option<Result<&'a str, ()>> {
     let lines = settings.lines().map(str::trim).filter(|line| !line.starts_with("//"));
     lines.into_iter().find_map(|line| in_line(line, key))
@@ -31,7 +31,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '$' || c == '.'
 }
 
-/// Whether `key: value` stands there, spaces aside.
+/// Returns whether `key: value` is in the settings, spaces aside.
 pub fn says(settings: &str, key: &str, value: &str) -> bool {
     let lines = settings.lines().map(str::trim).filter(|line| !line.starts_with("//"));
     lines.into_iter().any(|line| {
@@ -40,7 +40,8 @@ pub fn says(settings: &str, key: &str, value: &str) -> bool {
     })
 }
 
-/// A path that is relative to `directory`, without `.` and `..`; none where it leaves the root.
+/// Returns a path that is relative to `directory`, without `.` and `..`; `None` if it leaves the
+/// root.
 pub fn join(directory: &str, path: &str) -> Option<String> {
     if path.starts_with('/') {
         return None;

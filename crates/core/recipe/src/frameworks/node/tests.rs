@@ -1,4 +1,4 @@
-//! Node.js projects: what is installed, built and started.
+//! Tests of Node.js projects: what is installed, built and started.
 
 use super::*;
 

@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in the registry.
+    /// Returns its name in the registry.
     pub fn package(self) -> &'static str {
         match self {
             Kind::Npm => "npm",
@@ -41,13 +41,14 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub kind: Kind,
-    /// As the registry takes it; none for the machine's npm, or where `program` is.
+    /// The version as the registry takes it; `None` for the machine's npm, or if there is a
+    /// `program`.
     pub version: Option<String>,
     /// A file of the repository that is the manager, relative to package.json.
     pub program: Option<String>,
-    /// The settings name such a file, whether it is there or not.
+    /// Whether the settings name such a file, be it there or not.
     pub names_program: bool,
-    /// Packages stay in archives, and only Yarn's own loader finds them.
+    /// Whether packages stay in archives, in which only Yarn's own loader finds them.
     pub plug_and_play: bool,
 }
 
@@ -85,7 +86,8 @@ pub fn choose(
     Ok(Chosen { kind, version, program, names_program, plug_and_play })
 }
 
-/// `packageManager`, else `devEngines.packageManager`: a name, and a version where one is said.
+/// Returns `packageManager`, else `devEngines.packageManager`: a name, and a version if one is
+/// given.
 fn said(package: &Package) -> Result<Option<(String, Option<String>)>, String> {
     let wrong = |text: &str| {
         let shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
@@ -117,8 +119,8 @@ fn said(package: &Package) -> Result<Option<(String, Option<String>)>, String> {
     Ok(name.map(|name| (name.to_owned(), version.map(str::to_owned))))
 }
 
-/// Volta's pin, else `engines`. Of npm only a version that leaves no choice: for `>=8` the
-/// machine's own will do.
+/// Returns Volta's pin, else `engines`. Of npm only a version that leaves no choice counts: for
+/// `>=8` the machine's own will do.
 fn version_beside(package: &Package, name: &str) -> Option<String> {
     if let Some(pin) = package.text(&["volta", name]) {
         return Some(pin.to_owned());
@@ -164,7 +166,7 @@ fn yarn_kind(tree: &SourceTree, directory: &str, version: Option<&str>) -> Kind 
     if modern { Kind::YarnBerry } else { Kind::YarnClassic }
 }
 
-/// `yarnPath` of `.yarnrc.yml`, or `yarn-path` of the older `.yarnrc`.
+/// Returns the `yarnPath` of `.yarnrc.yml`, or the `yarn-path` of the older `.yarnrc`.
 fn program(tree: &SourceTree, directory: &str) -> Option<String> {
     let settings = tree.text(&within(directory, YARN_SETTINGS)).unwrap_or_default();
     let older = tree.text(&within(directory, ".yarnrc")).unwrap_or_default();
@@ -179,7 +181,7 @@ fn setting<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     Some(value.trim().trim_matches(['"', '\''])).filter(|value| !value.is_empty())
 }
 
-/// The version that wrote the lock file, as a later one may write it anew.
+/// Returns the version that wrote the lock file, as a later one may write it anew.
 fn by_lock_format(tree: &SourceTree, directory: &str, kind: Kind) -> Option<String> {
     let text = |name: &str| tree.text(&within(directory, name)).unwrap_or_default();
     let version = match kind {

@@ -9,12 +9,12 @@ use model::never_public::{
 
 use crate::frameworks::shell_word;
 
-/// In the release's directory; hidden, so that nobody is given it.
+/// The name of the page in the release's directory; hidden, so that nobody is given it.
 pub const FILE: &str = ".cortex-router.php";
 
 const PAGE: &str = include_str!("front.php");
 
-/// What this is run by is not shown either: PHP would send these as they are.
+/// Files of what a site is made with, which are not shown either: PHP would send them as they are.
 const TEMPLATES: &[&str] = &[
     "*.inc",
     "*.tpl",
@@ -35,13 +35,13 @@ const TEMPLATES: &[&str] = &[
     "error_log",
 ];
 
-/// Settings, where the project itself is served.
+/// Settings, which are kept back if the project itself is served.
 const SETTINGS: &[&str] = &["*.yml", "*.yaml"];
 
-/// It runs these itself.
+/// The programs that PHP runs itself.
 const RUN: &str = "*.php";
 
-/// The shell command that writes it.
+/// Returns the shell command that writes the page.
 pub fn command() -> String {
     format!("printf '%s' {} > {FILE}", shell_word(&page()))
 }
@@ -59,7 +59,7 @@ fn page() -> String {
         ("pages", PAGES.to_vec()),
         ("sources", SOURCES.to_vec()),
     ] {
-        // Plain names: neither JSON nor PHP reads anything else in them.
+        // The names are plain: neither JSON nor PHP reads anything else in them.
         let _ = write!(lists, "\"{name}\":[\"{}\"],", patterns.join("\",\""));
     }
     let _ = write!(lists, "\"packages\":\"{PACKAGES}\",\"well_known\":\"{WELL_KNOWN}\"}}");

@@ -8,18 +8,18 @@ use crate::manifest::relative_path;
 use crate::procfile::{self, PROCFILE};
 use crate::source::SourceTree;
 
-/// With a value behind them.
+/// Options that take a value.
 const OPTIONS: &[&str] = &["-C", "-c", "-F", "-f", "-i", "-l", "-p"];
 
 pub struct Asked {
     pub server: String,
-    /// As it is written.
+    /// The document root as it is written.
     root: String,
-    /// Files that would change how it serves.
+    /// The files that would change how it serves.
     ignored: Vec<String>,
 }
 
-/// By the Procfile.
+/// Returns what the Procfile asks for.
 pub fn asked_for(tree: &SourceTree) -> Option<Asked> {
     let procfile = procfile::parse(tree.text(PROCFILE)?).ok()?;
     parse(procfile.processes.get(&ProcessType::web())?)

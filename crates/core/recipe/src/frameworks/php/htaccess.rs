@@ -1,15 +1,15 @@
-//! What Apache's own files ask for and does not happen here, for people. Whether they let anybody
-//! in is obeyed, when a request comes: `front.php` reads that.
+//! Notes for people on what Apache's own files ask for and does not happen here. Whether such a
+//! file lets anybody in is obeyed, when a request comes: `front.php` reads that.
 
 use crate::source::SourceTree;
 
-/// One note each; more of them are packages' own.
+/// Files that get a note each; more of them are packages' own.
 const FILES_MAX: usize = 5;
-/// Of one file.
+/// Directives named of one file.
 const NAMED_MAX: usize = 8;
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// Obeyed, or the same without them.
+/// Directives that are obeyed, or without which all is the same.
 const OBEYED: &[&str] =
     &["require", "order", "deny", "allow", "satisfy", "directoryindex", "directoryslash"];
 
@@ -41,7 +41,8 @@ pub fn notes(tree: &SourceTree, root: &str) -> Vec<String> {
     notes
 }
 
-/// Directives that nothing here does, each once; and whether some people were to be let in.
+/// Returns the directives that nothing here obeys, each once; and whether some people were to be
+/// let in.
 fn read(text: &str) -> (Vec<String>, bool) {
     let (mut ignored, mut lets_some_in) = (Vec::<String>::new(), false);
     for line in text.lines().map(str::trim) {

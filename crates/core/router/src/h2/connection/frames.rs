@@ -7,9 +7,9 @@ use crate::h2::request::{self, Refused};
 use crate::h2::streams::{Cut, Ended, Key};
 use crate::http::HEAD_BYTES_MAX;
 
-/// Of a head in its compressed form, which is hardly ever longer than what it means.
+/// Bytes of a head in its compressed form, which is hardly ever longer than what it means.
 const BLOCK_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
-/// Of a window (RFC 9113, section 6.9.1).
+/// Bytes of a window (RFC 9113, section 6.9.1).
 const WINDOW_MAX: i64 = 0x7fff_ffff;
 const PRIORITY_BYTES: usize = 5;
 const HEAD_TOO_LARGE: u16 = 431;
@@ -61,7 +61,7 @@ impl Connection {
             Kind::GOAWAY if payload.len() < 8 => Err(SIZE),
             Kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
             Kind::CONTINUATION => self.continuation(head, payload, scratch, server),
-            // The client goes when it has its answers; what nobody knows means nothing.
+            // The client goes when it has its answers; unknown frames mean nothing.
             _ => Ok(()),
         }
     }
@@ -81,7 +81,7 @@ impl Connection {
         result.map(drop)
     }
 
-    /// Says how much of it nobody will read.
+    /// Takes content in, and returns how many bytes of it nobody will read.
     fn content(&mut self, id: u32, content: &[u8], length: u32, ended: bool) -> Result<u32, Fault> {
         let fault = |reason| Err(Fault::Stream(id, reason));
         let Some(key) = self.streams.find(id) else {
@@ -128,7 +128,7 @@ impl Connection {
         server: &mut impl Server,
     ) -> Result<(), Fault> {
         let id = head.stream;
-        // Those of servers are even, and none begins any here.
+        // The streams of servers are even, and none begins any here.
         if id.is_multiple_of(2) {
             return Err(PROTOCOL);
         }
@@ -257,7 +257,7 @@ impl Connection {
             return fault(Reason::PROTOCOL_ERROR);
         }
         if !stream.chunked {
-            // A body of known length has no place for them.
+            // A body of known length has no place for trailers.
             stream.incoming.truncate(start);
         }
         stream.has_come = true;
@@ -304,7 +304,7 @@ impl Connection {
         Ok(())
     }
 
-    /// It holds for streams that are under way, too.
+    /// Sets the window of new streams; it holds for streams that are under way, too.
     fn first_window(&mut self, bytes: i64) -> Result<(), Fault> {
         let more = bytes - self.window_at_first;
         self.window_at_first = bytes;
@@ -362,7 +362,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Without anybody who serves it.
+    /// Answers with a status, without anything that serves the stream.
     fn answer_at_once(&mut self, id: u32, status: u16, ended: bool) {
         self.put_status(id, status);
         if ended {
@@ -386,7 +386,8 @@ impl Connection {
     }
 }
 
-/// A part of a body for a stream that is over. What was on its way when we cut that is dropped.
+/// Handles a part of a body for a stream that is over. What was under way when we cut that is
+/// dropped.
 fn too_late(id: u32, ended: Ended, length: u32) -> Result<u32, Fault> {
     match ended {
         Ended::Cut(Cut::ByUs) => Ok(length),
@@ -395,7 +396,7 @@ fn too_late(id: u32, ended: Ended, length: u32) -> Result<u32, Fault> {
     }
 }
 
-/// A stream that depends on itself is an error in it.
+/// Checks that a stream does not depend on itself, which is an error in it.
 fn depends_on_another(id: u32, fields: &[u8]) -> Result<(), Fault> {
     let on = fields.first_chunk().map(|on| u32::from_be_bytes(*on) & STREAM_MASK);
     match on == Some(id) {

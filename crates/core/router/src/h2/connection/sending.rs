@@ -12,11 +12,11 @@ use crate::h2::streams::{Key, Stream, looks_only};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// Why a head was not sent.
+/// The reason why a head was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
     Gone,
-    /// It has not come whole.
+    /// The head has not come whole.
     Partial,
     Unreadable,
 }
@@ -25,11 +25,11 @@ pub enum Unsent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub framing: Framing,
-    /// Of the text.
+    /// The number of bytes of the text that were used.
     pub used: usize,
-    /// Another head follows.
+    /// Whether another head follows.
     pub is_interim: bool,
-    /// The answer has no body, or one that is empty and all there.
+    /// Whether the answer has no body, or one that is empty and all there.
     pub is_whole: bool,
 }
 
@@ -42,7 +42,7 @@ impl Sent {
 }
 
 impl Connection {
-    /// The head of an answer, in the text of HTTP/1.1.
+    /// Sends the head of an answer, given in the text of HTTP/1.1.
     pub fn send_head(
         &mut self,
         key: Key,
@@ -69,7 +69,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// A whole answer of nothing else.
+    /// Writes a whole answer that is only a status.
     pub(super) fn put_status(&mut self, id: u32, status: u16) {
         let encoder = &mut self.encoder;
         let written = frame::put_block(&mut self.out, id, |out| {
@@ -80,7 +80,7 @@ impl Connection {
         debug_assert_eq!(written, Ok(()));
     }
 
-    /// How much of a body may be sent now: at least a byte.
+    /// Resolves with how much of a body may be sent now: at least a byte.
     pub fn poll_room(&mut self, key: Key, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
         let shared = self.shared_room();
         let Some(stream) = self.streams.get(key).filter(|stream| stream.cut.is_none()) else {
@@ -94,7 +94,7 @@ impl Connection {
         }
         stream.writer.wait(cx);
         if own == 0 {
-            // It sends nothing, so nobody else would be woken.
+            // The stream sends nothing, so no other would be woken.
             self.leave_queue(key);
             self.wake_next();
         } else if !looks_only(cx) && !self.queue.contains(&key) {
@@ -103,13 +103,13 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Of all streams, on the way and in the client's window.
+    /// Returns the room that all streams share, on the way and in the client's window.
     fn shared_room(&self) -> usize {
         let window = usize::try_from(self.window_out).unwrap_or(0);
         window.min(OUT_BYTES.saturating_sub(self.out.len() + frame::HEAD_BYTES))
     }
 
-    /// A part of a body, for which there is room.
+    /// Sends a part of a body, for which there is room.
     pub fn send_body(&mut self, key: Key, content: &[u8], ended: bool) -> Result<(), Gone> {
         let stream = self.streams.get(key).filter(|stream| stream.cut.is_none()).ok_or(Gone)?;
         stream.window_out -= content.len() as i64;
@@ -129,7 +129,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The end of a body that came in chunks.
+    /// Sends the end of a body that came in chunks.
     pub fn send_end(&mut self, key: Key, chunks: &Chunks) -> Result<(), Unsent> {
         let stream = self.streams.get(key).filter(|stream| stream.cut.is_none());
         let stream = stream.ok_or(Unsent::Gone)?;
@@ -161,7 +161,7 @@ impl Connection {
         Ok(())
     }
 
-    /// So that what was sent so far cannot pass for the whole.
+    /// Ends a stream before its end, so that what was sent so far cannot pass for the whole.
     pub fn cut(&mut self, key: Key, reason: Reason) {
         let is_sent = |stream: &mut Stream| stream.is_sent || stream.cut.is_some();
         if !self.streams.get(key).is_none_or(is_sent) {
@@ -169,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Whoever served the stream does so no more.
+    /// Ends a stream that nothing serves any more.
     pub fn end(&mut self, key: Key) {
         let Some(stream) = self.streams.get(key) else { return };
         let unread = std::mem::take(&mut stream.owed);
@@ -193,7 +193,7 @@ impl Connection {
         }
     }
 
-    /// The first who waits, where there is room. It leaves the queue when it has used some.
+    /// Wakes the first that waits, if there is room. It leaves the queue when it has used some.
     pub(super) fn wake_next(&mut self) {
         if let Some(key) = self.queue.front().copied()
             && self.shared_room() > 0

@@ -1,4 +1,4 @@
-//! Streams, windows and ends of a connection, as a client sees them.
+//! Tests of streams, windows and ends of a connection, as a client sees them.
 
 mod faults;
 mod peer;
@@ -14,19 +14,19 @@ use crate::h2::chunks::Chunks;
 use crate::h2::frame::{ACK, END_HEADERS, END_STREAM, PADDED, PAYLOAD_BYTES_MAX};
 use crate::h2::streams::HELD_MAX;
 
-/// Waits for it where there is none.
+/// Returns the room, and waits for it if there is none.
 fn room(peer: &mut Peer, key: Key) -> Poll<Result<usize, Gone>> {
     peer.h2.poll_room(key, &Context::from_waker(&traffic::flag().1))
 }
 
-/// Sends the head of an answer with a body of so many bytes.
+/// Sends the head of an answer with a body of this many bytes.
 fn begin_answer(peer: &mut Peer, key: Key, length: usize) {
     let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nX: y\r\n\r\n");
     let sent = peer.h2.send_head(key, text.as_bytes(), false, false).unwrap();
     assert_eq!((sent.framing, sent.used), (Framing::Length(length as u64), text.len()));
 }
 
-/// So much of a body as there is room for; all of it, where `ended`.
+/// Sends as much of a body as there is room for, and returns how much that was.
 fn send(peer: &mut Peer, key: Key, content: &[u8]) -> usize {
     let Poll::Ready(Ok(room)) = room(peer, key) else { return 0 };
     let count = room.min(content.len());
@@ -81,8 +81,8 @@ fn bodies_keep_to_the_windows_of_the_client() {
     assert_eq!(room(&mut peer, first), Poll::Pending);
     peer.update(1, 5);
     assert_eq!(send(&mut peer, first, &content), 5);
-    // Larger windows for new streams are so for those that are there, too; smaller ones may leave
-    // a debt.
+    // Larger windows for new streams are so for those that are there, too; smaller ones may leave a
+    // debt.
     peer.settings(&[(setting::INITIAL_WINDOW, 20)]);
     assert_eq!((room(&mut peer, first), room(&mut peer, second)), (ready(10), ready(20)));
     peer.settings(&[(setting::INITIAL_WINDOW, 0)]);
@@ -118,7 +118,7 @@ fn streams_wait_for_common_room_in_turn() {
     while send(&mut peer, keys[0], &[b'x'; 1 << 20]) > 0 || !peer.seen().is_empty() {}
     assert!(keys.iter().all(|key| room(&mut peer, *key).is_pending()));
     assert_eq!(peer.h2.queue, keys);
-    // Whoever used some goes to the end; whoever is gone is not waited for.
+    // A stream that used some goes to the end; one that is gone is not waited for.
     peer.update(0, 10);
     assert_eq!(send(&mut peer, keys[0], &[b'x'; 100]), 10);
     assert_eq!(room(&mut peer, keys[0]), Poll::Pending);
@@ -126,7 +126,7 @@ fn streams_wait_for_common_room_in_turn() {
     peer.h2.end(keys[2]);
     peer.frame(Kind::RST_STREAM, 0, 3, &[0, 0, 0, 8]);
     assert_eq!(peer.h2.queue, [keys[0]]);
-    // One that has no window of its own any more does not hold up others.
+    // A stream that has no window of its own any more does not hold up others.
     peer.settings(&[(setting::INITIAL_WINDOW, 0)]);
     let last = peer.get(7);
     begin_answer(&mut peer, last, 100);
@@ -162,7 +162,7 @@ fn who_only_looks_takes_nobodys_place() {
         peer.frame(frame, 0, 1, &number.to_be_bytes());
         assert!(woken.0.load(SeqCst), "{frame:?}");
     }
-    // Nobody waits behind one who does not wait.
+    // No stream waits behind one that does not wait.
     peer.h2.window_out = 0;
     assert!(peer.h2.poll_room(key, &looking).is_pending() && peer.h2.queue.is_empty());
     assert!(room(&mut peer, key).is_pending() && peer.h2.queue == [key]);
@@ -174,7 +174,7 @@ fn what_is_read_comes_back_to_the_windows() {
     let key = peer.post(1);
     assert!(peer.requests.begun[0].2.ends_with("Transfer-Encoding: chunked\r\n\r\n"));
     peer.data(1, b"hello", false);
-    // Padding is no content, and counts.
+    // Padding is no content, but it counts.
     let mut padded = vec![200];
     padded.extend_from_slice(b"padded");
     padded.resize(207, 0);
@@ -241,7 +241,7 @@ fn trailers_end_a_request_and_an_answer() {
     peer.fields(&seen[0]);
     let fields = peer.fields(&seen[1]);
     assert!(seen[1].ends() && fields.len() == 1 && fields["grpc-status"] == "7");
-    // A body of known length has none.
+    // A body of known length has no trailers.
     peer.ask(3, "POST", &[("content-length", "1")], false);
     let key = peer.key(3);
     peer.data(3, b"x", false);
@@ -257,7 +257,7 @@ fn who_is_to_leave_is_told_twice() {
     peer.h2.leave();
     let seen = peer.seen();
     assert_eq!((seen[0].number(0), seen[0].number(4), seen.len()), (0x7fff_ffff, 0, 2));
-    // What it asks before it knows is answered.
+    // What the client asks before it knows is answered.
     let second = peer.get(3);
     peer.frame(Kind::PING, ACK, 0, &seen[1].payload);
     let seen = peer.seen();
@@ -282,7 +282,7 @@ fn no_more_streams_than_agreed_are_open_or_held() {
     }
     let refused = (stream(STREAMS_MAX), Reason::REFUSED_STREAM);
     assert_eq!((peer.resets(), peer.requests.begun.len()), (vec![refused], STREAMS_MAX));
-    // Those that are over for the client are held while somebody sees to them.
+    // Streams that are over for the client are held while they are still served.
     for number in 0..STREAMS_MAX {
         let key = peer.key(stream(number));
         peer.h2.send_head(key, b"HTTP/1.1 204 X\r\n\r\n", false, false).unwrap();
@@ -319,7 +319,7 @@ fn who_serves_a_stream_no_more_ends_it() {
             peer.resets(),
             reason.map(|reason| (stream, reason)).into_iter().collect::<Vec<_>>()
         );
-        // It is gone, and so is what is still done to it.
+        // The stream is gone, and so is what is still done to it.
         peer.h2.end(key);
         peer.h2.cut(key, Reason::CANCEL);
         assert_eq!(peer.h2.send_body(key, b"x", false), Err(Gone));
@@ -336,7 +336,7 @@ fn who_serves_a_stream_no_more_ends_it() {
 #[test]
 fn a_head_that_is_too_large_is_answered_and_the_table_is_kept() {
     let mut peer = Peer::new();
-    // An entry of the table that is named very often.
+    // The block names an entry of the table very often.
     let mut block = peer::block("GET", &[]);
     block.extend([0x40, 1, b'x', 0x7f, 0x81, 0x1e]);
     block.extend([b'v'; 127 + 1 + 30 * 128]);
@@ -348,7 +348,7 @@ fn a_head_that_is_too_large_is_answered_and_the_table_is_kept() {
     block.push(0xbe);
     peer.frame(Kind::HEADERS, END_HEADERS | END_STREAM, 3, &block);
     assert!(peer.requests.begun[0].2.contains("\r\nx: vvvv"));
-    // With a body behind it, that is not wanted.
+    // The request has a body behind it, which is not wanted.
     block.extend([0xbe; 100]);
     peer.frame(Kind::HEADERS, END_HEADERS, 5, &block);
     assert_eq!(peer.resets(), [(5, Reason::NO_ERROR)]);

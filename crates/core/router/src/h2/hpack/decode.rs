@@ -1,11 +1,11 @@
-//! Reads heads as a client sends them (RFC 7541). Keeps the fields that it was told to, in a table
-//! that both sides share.
+//! The reader of heads as a client sends them (RFC 7541). It keeps the fields that it was told to,
+//! in a table that both sides share.
 
 use super::huffman;
 use super::names::KNOWN;
 use super::table::{FIELD_BYTES, TABLE_BYTES_MAX, Table};
 
-/// The fields of one head. One for many heads, so that none needs memory of its own.
+/// The fields of one head. One value serves many heads, so that none needs memory of its own.
 #[derive(Debug, Default)]
 pub struct Fields {
     bytes: Vec<u8>,
@@ -22,14 +22,14 @@ struct Field {
 }
 
 impl Fields {
-    /// For a head of so many bytes at the most, each field counted with 32 more.
+    /// Begins a head of at most this many bytes, each field counted with 32 more.
     pub fn begin(&mut self, size_max: usize) {
         self.bytes.clear();
         self.list.clear();
         (self.size, self.size_max) = (0, size_max);
     }
 
-    /// There were more; the rest is not kept.
+    /// Returns whether there were more fields; the rest is not kept.
     pub fn are_too_many(&self) -> bool {
         self.size > self.size_max
     }
@@ -41,7 +41,7 @@ impl Fields {
         })
     }
 
-    /// What was put to the bytes behind `start`, its value at `value`, is a field.
+    /// Makes what was put to the bytes behind `start`, its value at `value`, a field.
     fn add(&mut self, start: usize, value: usize) {
         let end = self.bytes.len();
         self.count(end - start);
@@ -67,11 +67,11 @@ impl Fields {
     }
 }
 
-/// The block cannot be read, and so no other one after it.
+/// The block cannot be read, and so no later one either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// Of one connection.
+/// The decoder of one connection.
 #[derive(Debug, Default)]
 pub struct Decoder {
     table: Table,
@@ -98,7 +98,7 @@ impl Decoder {
                     self.table.resize(size);
                     continue;
                 }
-                // One that is never to be indexed is not kept here anyway.
+                // A field that is never to be indexed is not kept here anyway.
                 0x00..0x20 => self.literal(input, 4, false, fields)?,
             }
             may_resize = false;
@@ -136,7 +136,7 @@ impl Decoder {
     }
 }
 
-/// With so many bits in the first byte.
+/// Reads an integer that has this many bits in the first byte.
 fn integer(input: &mut &[u8], prefix: u32) -> Result<usize, Unreadable> {
     /// No length or index is larger.
     const BITS_MAX: u32 = 28;
@@ -196,7 +196,7 @@ mod tests {
         digits.chunks(2).map(pair).collect()
     }
 
-    /// RFC 7541, appendices C.3 and C.4: three requests, plain and coded.
+    /// The examples of RFC 7541, appendices C.3 and C.4: three requests, plain and coded.
     #[test]
     fn the_examples_are_read() {
         let plain = [
@@ -239,12 +239,12 @@ mod tests {
             read(&mut decoder, &block).unwrap();
         }
         assert_eq!(decoder.table.len(), TABLE_BYTES_MAX / (4 + 100 + FIELD_BYTES));
-        // One that has no room in it empties it.
+        // A field that has no room in the table empties it.
         let mut large = vec![0x40, 1, b'a', 0x7f, 0x81, 0x1f];
         large.resize(large.len() + 127 + 1 + 31 * 128, b'v');
         read(&mut decoder, &large).unwrap();
         assert_eq!(decoder.table.len(), 0);
-        // A size of its own, at the start of a block alone.
+        // A size of its own comes at the start of a block alone.
         read(&mut decoder, &[0x20, 0x40, 1, b'a', 1, b'b']).unwrap();
         assert_eq!((decoder.table.len(), decoder.table.size_max()), (0, 0));
         read(&mut decoder, &[0x82, 0x20]).unwrap_err();

@@ -1,18 +1,18 @@
-//! Writes heads for a client (RFC 7541). What is said again and again is kept in a table that both
-//! sides share. The code for strings is not used: it costs more time than it saves.
+//! The writer of heads for a client (RFC 7541). Fields that are sent again and again are kept in a
+//! table that both sides share. The code for strings is not used: it costs more time than it saves.
 
 use super::names::index_of;
 use super::table::{TABLE_BYTES_MAX, Table};
 
-/// Of what both sides know from the start.
+/// Fields that both sides know from the start.
 const KNOWN: usize = 61;
 const STATUS: usize = 8;
-/// Fields that were said a while ago: one is kept when it comes again, so that those which are
-/// new each time cost no place.
+/// Fields that are remembered as sent a while ago: one is kept when it comes again, so that those
+/// which are new each time cost no place.
 const SAID_MAX: usize = 32;
-/// Longer ones would drive out many others.
+/// Bytes of a field that is kept; longer ones would drive out many others.
 const KEPT_BYTES_MAX: usize = 512;
-/// Longer names are as rare as they are odd.
+/// Bytes of a name that is kept; longer names are as rare as they are odd.
 const NAME_BYTES_MAX: usize = 64;
 
 /// What the first byte of a field says, and how many bits of it are left for a number.
@@ -24,21 +24,22 @@ const NEVER_KEPT: Form = (0x10, 4);
 const NOT_KEPT: Form = (0, 4);
 const LENGTH: Form = (0, 7);
 
-/// Of one connection.
+/// The encoder of one connection.
 #[derive(Debug, Default)]
 pub struct Encoder {
     table: Table,
-    /// Hashes of the fields in the table, the oldest first.
+    /// The hashes of the fields in the table, the oldest first.
     kept: Vec<u64>,
     said: Vec<u64>,
     /// The place of the next in `said`.
     next: usize,
-    /// The client is to be told of another size, and of the smallest since.
+    /// The smallest size of the table since the client was last told of its size; `None` if it
+    /// knows the size.
     resized: Option<usize>,
 }
 
 impl Encoder {
-    /// What the client keeps at the most.
+    /// Sets how much the client keeps at the most.
     pub fn resize(&mut self, size: usize) {
         let size = size.min(TABLE_BYTES_MAX);
         if size != self.table.size_max() {
@@ -48,7 +49,7 @@ impl Encoder {
         }
     }
 
-    /// What a block begins with.
+    /// Writes what a block begins with.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         let now = self.table.size_max();
         if let Some(least) = self.resized.take() {
@@ -77,7 +78,7 @@ impl Encoder {
         integer(out, INDEXED, index);
     }
 
-    /// `name` may have capital letters, which become small.
+    /// Writes a field. `name` may have capital letters, which become small.
     pub fn put(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         let mut small = [0; NAME_BYTES_MAX];
         let Some(small) = small.get_mut(..name.len()) else {
@@ -123,7 +124,7 @@ impl Encoder {
         false
     }
 
-    /// What the table has no room for any more.
+    /// Forgets what the table has no room for any more.
     fn forget(&mut self) {
         let gone = self.kept.len() - self.table.len();
         self.kept.drain(..gone);
@@ -160,7 +161,7 @@ fn integer(out: &mut Vec<u8>, (first, bits): Form, mut value: usize) {
     out.push((value & 0x7f) as u8);
 }
 
-/// Eight bytes at a time; which are the same, the bytes themselves say.
+/// Hashes eight bytes at a time; the bytes themselves say which fields are the same.
 fn hash(name: &[u8], value: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut hash = (name.len() as u64) << 32 | value.len() as u64;
@@ -184,7 +185,7 @@ mod tests {
     /// A status, and names with their values.
     type Block = (u16, Vec<(Vec<u8>, Vec<u8>)>);
 
-    /// Blocks of fields as a client reads them, whose table is as large as it says.
+    /// Checks blocks of fields as a client reads them, whose table is as large as it says.
     fn check(blocks: &[Block], sizes: &[Option<u16>]) {
         let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
         for ((status, list), size) in blocks.iter().zip(sizes) {

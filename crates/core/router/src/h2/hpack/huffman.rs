@@ -1,7 +1,7 @@
 //! The code for strings in heads (RFC 7541, appendix B). It is canonical, so the lengths say it
 //! all: codes of one length follow each other in the order of their symbols.
 
-/// Of each byte, and of the end.
+/// The length of the code of each byte, and of the end.
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
     28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
@@ -16,10 +16,10 @@ const LENGTHS: [u8; SYMBOLS] = [
 ];
 const SYMBOLS: usize = 257;
 const LONGEST: usize = 30;
-/// Most bytes of heads have a code that is no longer.
+/// Bits of a short code; most bytes of heads have a code that is no longer.
 const SHORT: usize = 8;
 
-/// The codes of one length: the first of them, and where its symbol stands in `ORDER`.
+/// The codes of one length: the first of them, and where its symbol is in `ORDER`.
 #[derive(Clone, Copy)]
 struct Group {
     first: u32,
@@ -28,9 +28,9 @@ struct Group {
 }
 
 const GROUPS: [Group; LONGEST + 1] = groups();
-/// Symbols by their codes.
+/// The symbols by their codes.
 const ORDER: [u16; SYMBOLS] = order();
-/// What the next bits begin with: a symbol and the length of its code. None is as short as 0.
+/// What the next bits begin with: a symbol and the length of its code; 0 if its code is longer.
 const BY_START: [(u8, u8); 1 << SHORT] = by_start();
 
 const fn groups() -> [Group; LONGEST + 1] {
@@ -87,7 +87,7 @@ const fn by_start() -> [(u8, u8); 1 << SHORT] {
     table
 }
 
-/// Appends what `input` stands for. False where it is no such code.
+/// Appends what `input` stands for. Returns false if it is no such code.
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
     let (mut bits, mut held, mut input) = (0_u64, 0_usize, input.iter());
     loop {
@@ -114,7 +114,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A symbol of a longer code. The end is none: it may not be sent.
+/// Returns a symbol of a longer code. The end is none: it may not be sent.
 fn rarer(bits: u64, held: usize) -> Option<(u8, usize)> {
     (SHORT + 1..=LONGEST.min(held)).find_map(|length| {
         let group = GROUPS[length];
@@ -149,7 +149,7 @@ mod tests {
         out
     }
 
-    /// RFC 7541, appendix C.
+    /// The examples of RFC 7541, appendix C.
     #[test]
     fn the_examples_are_read() {
         for (text, code) in [

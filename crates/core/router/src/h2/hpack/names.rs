@@ -64,7 +64,8 @@ pub const KNOWN: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// The first whose name it is, in small letters: one more than its place above.
+/// Returns the index of the first field with this name, in small letters: one more than its place
+/// above.
 pub fn index_of(name: &[u8]) -> Option<u8> {
     Some(match name {
         b"accept-ranges" => 18,

@@ -1,15 +1,16 @@
-//! Fields that one side has told the other to keep (RFC 7541, section 2.3.2). Knows no wire form.
+//! The fields that one side has told the other to keep (RFC 7541, section 2.3.2). Knows no wire
+//! form.
 
 use std::collections::VecDeque;
 
-/// What is kept unless another size is agreed.
+/// Bytes that are kept unless another size is agreed.
 pub const TABLE_BYTES_MAX: usize = 4096;
-/// What each field counts for beside its name and its value.
+/// Bytes that each field counts for beside its name and its value.
 pub const FIELD_BYTES: usize = 32;
 
 #[derive(Debug)]
 pub struct Table {
-    /// The newest first.
+    /// The fields, the newest first.
     entries: VecDeque<Entry>,
     size: usize,
     size_max: usize,
@@ -28,7 +29,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// By how many are newer.
+    /// Returns the field that has this many newer ones.
     pub fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let entry = self.entries.get(index)?;
         Some(entry.bytes.split_at(entry.name))
@@ -47,7 +48,8 @@ impl Table {
         self.shrink_to(size);
     }
 
-    /// A name of so many bytes, and its value. One that has no room drives out all others.
+    /// Keeps a field with a name of this many bytes, and its value. One that has no room drives out
+    /// all others.
     pub fn keep(&mut self, bytes: &[u8], name: usize) {
         let size = bytes.len() + FIELD_BYTES;
         self.shrink_to(self.size_max.saturating_sub(size));

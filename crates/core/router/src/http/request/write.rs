@@ -23,7 +23,7 @@ struct Said {
 }
 
 impl Line<'_> {
-    /// Except for the head's last line. True where the request is to go no further.
+    /// Writes the head except for its last line. Returns true if the request is to go no further.
     pub fn write(
         &self,
         headers: &[httparse::Header<'_>],
@@ -81,7 +81,7 @@ impl Line<'_> {
         self.method == "OPTIONS" && write_max_forwards(facts, out)
     }
 
-    /// Who asks, and what for.
+    /// Writes who asks, and what for.
     fn write_origin(
         &self,
         headers: &[httparse::Header<'_>],
@@ -114,7 +114,8 @@ impl Line<'_> {
         }
     }
 
-    /// RFC 7239: one element for each proxy on the way. What those before us said stands above.
+    /// Writes `Forwarded` (RFC 7239): one element for each proxy on the way. What those before us
+    /// said comes first.
     fn write_forwarded(&self, origin: &Origin, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Forwarded: for=");
         match origin.peer {
@@ -134,7 +135,7 @@ impl Line<'_> {
     }
 }
 
-/// RFC 9110, section 5.6: a token as it is, anything else quoted.
+/// Writes a value as RFC 9110, section 5.6 has it: a token as it is, anything else quoted.
 fn put_value(value: &[u8], out: &mut Vec<u8>) {
     if value.iter().copied().all(is_token_byte) {
         return out.extend_from_slice(value);
@@ -149,7 +150,7 @@ fn put_value(value: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// For each request, and so without the machinery of formats.
+/// Writes an address. This is done for each request, and so without the machinery of formats.
 fn put_address(address: IpAddr, out: &mut Vec<u8>) {
     let IpAddr::V4(address) = address else {
         // Writing to memory cannot fail.
@@ -175,8 +176,8 @@ fn hexadecimal(number: u64) -> [u8; 16] {
     std::array::from_fn(digit)
 }
 
-/// RFC 9110, section 7.6.2: each one on the way counts down, and whoever reads 0 answers. True
-/// then.
+/// Writes Max-Forwards (RFC 9110, section 7.6.2): each server on the way counts down, and one that
+/// reads 0 answers. Returns true then.
 fn write_max_forwards(facts: &Facts<'_>, out: &mut Vec<u8>) -> bool {
     let text = facts.max_forwards.and_then(|value| std::str::from_utf8(value).ok());
     let Some(left) = text.and_then(|text| text.parse::<u32>().ok()) else { return false };
@@ -184,20 +185,21 @@ fn write_max_forwards(facts: &Facts<'_>, out: &mut Vec<u8>) -> bool {
     left == 0
 }
 
-/// Said once, by the router that the client spoke to.
+/// Returns whether a header is said once, by the router that the client spoke to.
 fn is_of_first_router(name: &str) -> bool {
     const NAMES: [&str; 4] =
         ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-request-id"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Names that an application's server may take for others: in the environment of CGI and its heirs
-/// `_` and `-` are one, and `Proxy` becomes the variable `HTTP_PROXY`.
+/// Returns whether an application's server may take the name for another: in the environment of CGI
+/// and its heirs `_` and `-` are one, and `Proxy` becomes the variable `HTTP_PROXY`.
 pub fn is_pretence(name: &str) -> bool {
     name.eq_ignore_ascii_case("proxy") || name.as_bytes().contains(&b'_')
 }
 
-/// Applications believe these, so a client must not say them; a proxy in front may.
+/// Returns whether applications believe the header, so that a client must not say it; a proxy in
+/// front may.
 pub fn is_for_proxies(name: &str) -> bool {
     let starts = |prefix: &str| {
         name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))

@@ -1,14 +1,14 @@
-//! Which rule an answer's head broke, once it is known that it broke one: looked for line by line,
-//! as slowly as that is, and told with the line.
+//! The rule that an answer's head broke, once it is known that it broke one: looked for line by
+//! line, as slowly as that is, and told with the line.
 
 use super::BadResponse;
 use crate::http::HEADERS_MAX;
 use crate::http::syntax::is_token_byte;
 
-/// Enough to find it by in a program's source.
+/// Characters of a line that are shown: enough to find it by in a program's source.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// It cannot be read, or not in one way alone.
+/// Returns what is wrong with a head that cannot be read, or not in one way alone.
 pub fn of_head(head: &[u8]) -> BadResponse {
     let mut lines = head.split_inclusive(|byte| *byte == b'\n');
     let first = lines.next().unwrap_or_default();
@@ -33,7 +33,7 @@ pub fn of_head(head: &[u8]) -> BadResponse {
     BadResponse::new("its head cannot be read")
 }
 
-/// Of a header.
+/// Returns the rule that a header's line broke.
 fn of_line(line: &[u8]) -> Option<&'static str> {
     if line.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
         return Some("a header goes on in a second line");
@@ -74,7 +74,7 @@ pub fn too_many(head: &[u8]) -> BadResponse {
     BadResponse { rule: "too many headers", shown: Some(shown) }
 }
 
-/// It does not end: the longest line is shown.
+/// Returns what is wrong with a head that does not end: the longest line is shown.
 pub fn too_large(head: &[u8]) -> BadResponse {
     let longest = head.split(|byte| *byte == b'\n').max_by_key(|line| line.len());
     with("its head is larger than 64 KiB; its longest line", longest.unwrap_or_default())

@@ -10,7 +10,7 @@ use crate::source::SourceTree;
 
 const ANGULAR_JSON: &str = "angular.json";
 const INDEX: &str = "index.html";
-/// What the browser makes pages out of where others were made beforehand.
+/// The file that the browser makes pages out of where others were made beforehand.
 const CLIENT_INDEX: &str = "index.csr.html";
 
 pub fn role(tree: &SourceTree, script: &str, site: Site) -> Role {
@@ -53,7 +53,8 @@ pub fn role(tree: &SourceTree, script: &str, site: Site) -> Role {
     Role::Site(Site { output: join(&base, below), fallback, ..site })
 }
 
-/// The application that the script builds: the one that it names, the default, or the only one.
+/// Returns the application that the script builds: the one that it names, the default, or the only
+/// one.
 fn application<'a>(settings: &'a Value, script: &str) -> Option<(&'a str, &'a Value)> {
     let projects = settings["projects"].as_object()?;
     let target = |project: &'a Value| {

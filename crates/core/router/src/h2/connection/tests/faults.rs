@@ -1,4 +1,4 @@
-//! What breaks the rules ends the stream or the connection, as RFC 9113 has it.
+//! Tests that what breaks the rules ends the stream or the connection, as RFC 9113 has it.
 
 use super::peer::{Peer, block};
 use crate::h2::frame::{
@@ -92,7 +92,7 @@ fn settings_that_nobody_may_have() {
         peer.settings(&[(name, value)]);
         assert_eq!(peer.went_away(), Some(reason), "{name} {value}");
     }
-    // A window that grows too large by it.
+    // A window grows too large by it.
     let mut peer = Peer::new();
     peer.get(1);
     peer.update(1, 0x7fff_0000);
@@ -109,7 +109,7 @@ fn windows_that_do_not_grow_or_grow_too_large() {
     let asked = (Kind::HEADERS, WHOLE, 1, &get[..]);
     ends_stream(&[asked, (Kind::WINDOW_UPDATE, 0, 1, &none)], Reason::PROTOCOL_ERROR);
     ends_stream(&[asked, (Kind::WINDOW_UPDATE, 0, 1, &all)], Reason::FLOW_CONTROL_ERROR);
-    // More than may be sent, in a stream and in all.
+    // The client sends more than it may, in a stream and in all.
     let piece = [0; 16 * 1024];
     let mut peer = Peer::new();
     peer.post(1);
@@ -143,7 +143,7 @@ fn heads_in_pieces_stay_together() {
     let more = (Kind::CONTINUATION, END_HEADERS, 1, &get[3..]);
     ends_connection(&[more], Reason::PROTOCOL_ERROR);
     ends_connection(&[begun, more, more], Reason::PROTOCOL_ERROR);
-    // One that never ends.
+    // The block never ends.
     let piece = [0; 16 * 1024];
     let mut frames = vec![begun];
     frames.extend([(Kind::CONTINUATION, 0, 1, &piece[..]); 8]);
@@ -160,14 +160,14 @@ fn streams_that_are_not_begun_or_over() {
         ends_connection(&[(kind, 0, 1, &[0; 4])], protocol);
     }
     ends_connection(&[(Kind::HEADERS, WHOLE, 5, &get), (Kind::HEADERS, WHOLE, 3, &get)], protocol);
-    // What was asked is whole.
+    // The request is whole.
     ends_stream(&[asked, (Kind::DATA, 0, 1, b"x")], closed);
     ends_stream(&[asked, asked], closed);
     // The client ended it.
     let reset = (Kind::RST_STREAM, 0, 1, &[0; 4][..]);
     ends_stream(&[posted, reset, (Kind::DATA, 0, 1, b"x")], closed);
     ends_stream(&[posted, reset, asked], closed);
-    // It is over for both.
+    // The stream is over for both.
     for late in [asked, (Kind::DATA, 0, 1, &b"x"[..])] {
         for is_held in [true, false] {
             let mut peer = Peer::new();
@@ -180,7 +180,7 @@ fn streams_that_are_not_begun_or_over() {
             assert_eq!(peer.went_away(), Some(closed));
         }
     }
-    // We ended it: what was on its way means nothing, and neither does what ends it.
+    // We ended it: what was under way means nothing, and neither does what ends it.
     let mut peer = Peer::new();
     let key = peer.post(1);
     peer.h2.end(key);
@@ -201,7 +201,7 @@ fn bodies_that_are_not_as_long_as_they_say() {
     ends_stream(&[posted, (Kind::DATA, 0, 1, b"four")], malformed);
     ends_stream(&[posted, (Kind::DATA, END_STREAM, 1, b"2b")], malformed);
     ends_stream(&[posted, (Kind::HEADERS, WHOLE, 1, &[0, 1, b'a', 0])], malformed);
-    // Trailers that are none.
+    // The trailers are malformed.
     let post = block("POST", &[]);
     let posted = (Kind::HEADERS, END_HEADERS, 1, &post[..]);
     ends_stream(&[posted, (Kind::HEADERS, END_HEADERS, 1, &[0, 1, b'a', 0])], malformed);
@@ -221,7 +221,7 @@ fn requests_that_are_none() {
         Reason::PROTOCOL_ERROR,
     );
     itself.extend_from_slice(&get);
-    // Nothing comes of it either where its head is in pieces.
+    // Nothing comes of it either if its head is in pieces.
     let mut peer = Peer::new();
     peer.frame(Kind::HEADERS, END_STREAM | PRIORITY, 1, &itself[..8]);
     peer.frame(Kind::CONTINUATION, END_HEADERS, 1, &itself[8..]);
@@ -230,7 +230,7 @@ fn requests_that_are_none() {
     ends_stream(&[(Kind::HEADERS, WHOLE | PRIORITY, 1, &itself)], Reason::PROTOCOL_ERROR);
 }
 
-/// Errors in streams cost what streams cost that are given up.
+/// Errors in streams cost as much as streams that are given up.
 #[test]
 fn errors_without_end_end_the_connection() {
     let mut peer = Peer::new();

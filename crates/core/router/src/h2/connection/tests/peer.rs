@@ -9,7 +9,7 @@ use crate::h2::hpack::decode::{Decoder, Fields};
 use crate::h2::hpack::encode::Encoder;
 use crate::h2::request::Asked;
 
-/// Takes all requests, in the order in which they came.
+/// A server that takes all requests, in the order in which they came.
 #[derive(Default)]
 pub struct Requests {
     pub begun: Vec<(Key, Asked, String)>,
@@ -53,14 +53,14 @@ pub struct Peer {
     pub h2: Connection,
     pub requests: Requests,
     pub decoder: Decoder,
-    /// Pieces of what the client sent.
+    /// The number of pieces in which the client sent something.
     pub came: usize,
     scratch: Scratch,
     unread: Vec<u8>,
 }
 
 impl Peer {
-    /// Before the preface.
+    /// Returns a client that has not sent its preface.
     pub fn silent() -> Peer {
         Peer {
             h2: Connection::default(),
@@ -72,7 +72,7 @@ impl Peer {
         }
     }
 
-    /// One that was greeted, with these settings.
+    /// Returns a client that was greeted, with these settings.
     pub fn with(settings: &[(u16, u32)]) -> Peer {
         let mut peer = Peer::silent();
         peer.bytes(PREFACE);
@@ -116,13 +116,13 @@ impl Peer {
         self.frame(Kind::DATA, flags, stream, content);
     }
 
-    /// A request of these fields beside those that any has.
+    /// Sends a request of these fields beside those that any has.
     pub fn ask(&mut self, stream: u32, method: &str, fields: &[(&str, &str)], ended: bool) {
         let flags = frame::END_HEADERS | if ended { frame::END_STREAM } else { 0 };
         self.frame(Kind::HEADERS, flags, stream, &block(method, fields));
     }
 
-    /// One that was begun, by its number.
+    /// Begins a request and returns its key, by its number.
     pub fn get(&mut self, stream: u32) -> Key {
         self.ask(stream, "GET", &[], true);
         self.key(stream)
@@ -138,7 +138,7 @@ impl Peer {
         begun.unwrap_or_else(|| panic!("no request {stream}")).0
     }
 
-    /// Frames that were sent since.
+    /// Returns the frames that were sent since.
     pub fn seen(&mut self) -> Vec<Frame> {
         self.unread.append(self.h2.out());
         self.h2.sent();
@@ -154,14 +154,14 @@ impl Peer {
         seen
     }
 
-    /// Why the connection was ended, if it was.
+    /// Returns why the connection was ended, if it was.
     pub fn went_away(&mut self) -> Option<Reason> {
         let seen = self.seen();
         let away = seen.iter().rfind(|frame| frame.kind == Kind::GOAWAY)?;
         Some(Reason(away.number(4)))
     }
 
-    /// Streams that were ended, and why.
+    /// Returns the streams that were ended, and why.
     pub fn resets(&mut self) -> Vec<(u32, Reason)> {
         let seen = self.seen();
         assert!(seen.iter().all(|frame| frame.kind != Kind::GOAWAY), "{seen:?}");
@@ -169,7 +169,7 @@ impl Peer {
         resets.map(|frame| (frame.stream, Reason(frame.number(0)))).collect()
     }
 
-    /// Of a frame with a whole head.
+    /// Returns the fields of a frame with a whole head.
     pub fn fields(&mut self, frame: &Frame) -> BTreeMap<String, String> {
         assert_eq!(frame.kind, Kind::HEADERS);
         let mut fields = Fields::default();
@@ -180,9 +180,9 @@ impl Peer {
     }
 }
 
-/// Of a request.
+/// Returns the block of a request.
 pub fn block(method: &str, fields: &[(&str, &str)]) -> Vec<u8> {
-    // `:scheme` and `:path` as both sides know them, the others as they are.
+    // `:scheme` and `:path` are written as both sides know them, the others as they are.
     let (mut block, mut encoder) = (vec![0x86, 0x84], Encoder::default());
     for (name, value) in [(":method", method), (":authority", "a.example")].iter().chain(fields) {
         encoder.put(&mut block, name.as_bytes(), value.as_bytes());

@@ -1,5 +1,5 @@
-//! Clients and servers that act at random, each within the rules: bodies come through whole, in
-//! order and within all windows, nobody sleeps for ever, and nothing is left behind.
+//! Tests with clients and servers that act at random, each within the rules: bodies come through
+//! whole, in order and within all windows, nobody sleeps for ever, and nothing is left behind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::h2::streams::WINDOW_BYTES;
 
 const SEEDS: u64 = 400;
 const STREAMS: u32 = 12;
-/// Far more than any of them takes.
+/// Steps of a run, far more than any of them takes.
 const STEPS_MAX: usize = 200_000;
 
 struct Random(u64);
@@ -45,7 +45,7 @@ pub fn flag() -> (Arc<Flag>, Waker) {
     (flag.clone(), Waker::from(flag))
 }
 
-/// The byte of a body at this place.
+/// Returns the byte of a body at this place.
 fn byte(stream: u32, at: usize) -> u8 {
     (at as u32).wrapping_mul(31).wrapping_add(stream * 7) as u8
 }
@@ -59,7 +59,7 @@ struct Asking {
     length: usize,
     sent: usize,
     room: i64,
-    /// What the answer may still bring.
+    /// The bytes that the answer may still bring.
     granted: i64,
     came: usize,
     is_over: bool,
@@ -67,7 +67,7 @@ struct Asking {
     is_given_up: bool,
 }
 
-/// Whoever serves a stream: reads all of it, and then answers, or ends it before its time.
+/// The server of a stream: it reads all of it, and then answers, or ends it before its time.
 struct Serving {
     key: Key,
     woken: Arc<Flag>,
@@ -89,10 +89,10 @@ struct World {
     room: i64,
     granted: i64,
     first_window: i64,
-    /// Changes of it that the server may not know of: by how much, and for which streams.
+    /// The changes of it that the server may not know of: by how much, and for which streams.
     changes: VecDeque<(i64, u32)>,
     changes_left: usize,
-    /// Of each window that the client opens.
+    /// The most of each window that the client opens.
     most: i64,
 }
 
@@ -135,7 +135,7 @@ impl World {
             _ => return self.serve(),
         }
         if self.peer.came > before {
-            // Whoever reads it sends, too.
+            // The task that reads what the client sent also sends.
             self.driver.0.0.store(true, SeqCst);
         }
     }
@@ -176,7 +176,7 @@ impl World {
         (count > 0).then(|| streams[self.random.below(count) as usize])
     }
 
-    /// A part of a body.
+    /// Sends a part of a body.
     fn send(&mut self) {
         let expects = |one: &Asking| !one.is_given_up && one.sent < one.length && one.room > 0;
         let Some(stream) = self.any(expects) else { return };
@@ -195,8 +195,8 @@ impl World {
         self.peer.data(stream, &piece, ended);
     }
 
-    /// Room for answers, up to what the client holds at the most: then it says nothing more, and
-    /// whoever was not woken sleeps for ever.
+    /// Gives room for answers, up to what the client holds at the most: then it says nothing more,
+    /// and a task that was not woken sleeps for ever.
     fn grant(&mut self) {
         let more = 1 + self.random.below([1, 1000, 100_000][self.random.0 as usize % 3]) as i64;
         if self.random.one_in(2) {
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Sends what there is, once somebody said that there is something.
+    /// Sends what there is, once a task said that there is something.
     fn turn(&mut self) {
         if !self.driver.0.0.swap(false, SeqCst) {
             return;
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// One that was woken goes on until it has to wait.
+    /// Lets a server that was woken go on until it has to wait.
     fn serve(&mut self) {
         let count = self.serving.len() as u64;
         if count == 0 {
@@ -297,7 +297,7 @@ impl World {
         while !self.goes_on(at) {}
     }
 
-    /// True where it waits, or is no more.
+    /// Returns true if it waits, or is no more.
     fn goes_on(&mut self, at: usize) -> bool {
         let Serving { key, read, length, sent, gives_up_at, .. } = self.serving[at];
         let waker = self.serving[at].waker.clone();
@@ -311,7 +311,7 @@ impl World {
         }
         let serving = &mut self.serving[at];
         if looks_first {
-            // As whoever writes at once what there is room for.
+            // This is what a server does that writes at once what there is room for.
             let looking = Context::from_waker(Waker::noop());
             let _ = (h2.poll_more(key, &looking), h2.poll_room(key, &looking));
         }
@@ -348,7 +348,7 @@ impl World {
         false
     }
 
-    /// The client takes all, and sends all.
+    /// Has the client take all, and send all.
     fn finish(&mut self) {
         for _ in 0..STEPS_MAX {
             let is_done = self.asking.len() as u32 == STREAMS
