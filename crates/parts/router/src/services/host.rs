@@ -27,8 +27,8 @@ use crate::tunnel;
 use crate::tunnel::Limits;
 use crate::wire::Wire;
 
-/// What the router of another member sends here. None when it is none any more, or speaks
-/// otherwise.
+/// Serves what the router of another member sends here; `None` if it is no member any more, or
+/// speaks otherwise.
 pub async fn serve(
     connection: &Connection,
     ask: &Ask,
