@@ -30,7 +30,6 @@ pub(super) const HEAD_SLACK: usize = 256;
 /// no segment longer than half of the window (`tcp_bound_to_half_wnd`). On loopback segments have
 /// 64 KB: one of them takes half of the buffer, and the window stays too small for two; behind a
 /// head it grows. Two answers open it; as many more are for what comes in other pieces at first.
-/// head it grows. Two answers open it; as many more are for what comes in other pieces at first.
 const HEADS_AHEAD: u8 = 4;
 
 pub struct Plain {
