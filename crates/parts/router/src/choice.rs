@@ -23,8 +23,8 @@ pub struct Wants {
 }
 
 impl Wants {
-    /// Returns the wish for anything on this node, the same for the same client where the strategy
-    /// minds.
+    /// Returns the demand for any endpoint of this node, the same one for the same client where the
+    /// strategy minds.
     pub fn near(client: IpAddr) -> Wants {
         Wants { key: Some(request_key::of_address(client)), ..Wants::anything(Reaches::Near) }
     }

@@ -40,14 +40,14 @@ pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
 /// The bytes that the kernel keeps for each thread's socket while the thread is busy.
 const SOCKET_BYTES: usize = 1 << 20;
 
-/// The endpoints behind a socket, and the party that hears of its flows.
+/// The endpoints behind a socket, which also hear of its flows.
 pub trait Site {
     fn now_ms(&self) -> u64;
     /// Returns the silence, in milliseconds, after which a flow is over.
     fn idle_ms(&self) -> u64;
     /// Admits a client's flow; `None` if there is no room anywhere.
     fn enter(&self, client: SocketAddr) -> Option<Admitted>;
-    /// Takes note that nothing listens at the endpoint.
+    /// Records that nothing listens at the endpoint.
     fn failed(&self, permit: &Permit);
     fn ended(&self, flow: &Flow, how: Ended);
     /// Passes datagrams on to an endpoint that has no address here, and answers back.
@@ -105,8 +105,7 @@ impl Rooms {
         None
     }
 
-    /// Takes note of a refused client; a flood comes with a datagram for each flow that it would
-    /// have.
+    /// Records a refused client; a flood comes with a datagram for each flow that it would have.
     fn refuse(&self, client: SocketAddr, why: &str) {
         self.refused.saw(client.ip());
         if let Some((datagrams, client)) = self.refused.tell() {

@@ -75,7 +75,7 @@ pub struct SlowStart {
     pub window_ms: Option<u64>,
 }
 
-/// The way that requests take to an endpoint.
+/// The way in which requests reach an endpoint.
 #[derive(Debug)]
 pub enum Reach {
     Near(SocketAddr),
@@ -87,12 +87,13 @@ pub enum Reach {
 pub struct FarSite {
     pub peer: Arc<FarPeer>,
     instances: u32,
-    /// What the other router said last: when, how many are in flight and how many more it takes.
+    /// The last word of the other router: when it came, how many are in flight and how many more it
+    /// takes.
     heard: AtomicU64,
 }
 
-/// The time, in milliseconds, for which a node's word about how busy others make it holds: as long
-/// as a request takes to come and go; after that one more request finds out.
+/// The time, in milliseconds, for which a node's word on how busy others make it is trusted: as
+/// long as a request takes to come and go; after that one more request finds out.
 const HEARD_TIME_MAX_MS: u64 = 50;
 
 impl Endpoint {

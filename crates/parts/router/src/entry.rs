@@ -1,4 +1,4 @@
-//! The way of a whole connection to an endpoint: the right to be there, and a connection that
+//! The entry of a whole connection to an endpoint: the right to be there, and a connection that
 //! stands. If one endpoint does not answer, the next is tried, as nothing was sent. The router's
 //! threads and `cortex proxy` use it.
 

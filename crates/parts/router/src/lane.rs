@@ -45,7 +45,7 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 /// The events of a client that ended its half, or all of it.
 const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// The way into the lane; it holds no more clients than there are connections.
+/// The entrance for clients that come in: no more than there are connections.
 pub type Entrance = UnboundedSender<LaneEntrant>;
 
 /// The function that gives a task to a client that has to leave.

@@ -35,19 +35,19 @@ impl Permit {
         })
     }
 
-    /// Takes note that the queue counts it as this client's.
+    /// Records that the queue counts it as this client's.
     pub(super) fn hold(&mut self, place: Place) {
         self.held = Some(Box::new(Held { place, since: Instant::now(), was_served: false }));
     }
 
-    /// Takes note that the instance has sent all that it was asked for.
+    /// Records that the instance has sent all that it was asked for.
     pub(super) fn served(&mut self) {
         if let Some(held) = &mut self.held {
             held.was_served = true;
         }
     }
 
-    /// Gives back the place of its client.
+    /// Gives back the place of the client, if the queue counted one.
     pub(super) fn let_go(&mut self) {
         if let Some(held) = self.held.take() {
             self.queue.let_go(held.place, held.since.elapsed(), held.was_served);

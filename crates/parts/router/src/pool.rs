@@ -1,5 +1,5 @@
-//! The things that one thread keeps for reuse: buffers, pipes, and idle connections to instances
-//! and to routers of other nodes.
+//! The stock that one thread keeps for reuse: buffers, pipes, and idle connections to instances and
+//! to routers of other nodes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const LARGE_KEPT: usize = 2;
 const PIPES_USED_MAX: usize = 64;
 /// Pipes kept, as few as large buffers for the same reason.
 const PIPES_KEPT: usize = 2;
-/// Buffers kept of each kind: 4 MiB per thread.
+/// Buffers kept for reading and as many for writing: 4 MiB each per thread.
 const BUFFERS_KEPT: usize = 256;
 /// The memory for the head of a request, in bytes, which is enough for most.
 const HEAD_BYTES: usize = 1024;

@@ -171,8 +171,8 @@ impl Queue {
         }
     }
 
-    /// Takes note that the client has given its place back after `time`; it kept it to the end of
-    /// its request if that `was_served`.
+    /// Records that the client has given its place back after `time`; it kept it to the end of its
+    /// request if that `was_served`.
     pub fn let_go(&self, place: Place, time: Duration, was_served: bool) {
         let mut line = self.lock();
         line.fair.let_go(place.class);

@@ -1,4 +1,4 @@
-//! A thing that may happen with every connection of a flood, and is logged once in a while: how
+//! An event that may come with every connection of a flood, and is logged once in a while: how
 //! often it happened and who was the last. It knows no log.
 
 use std::cell::Cell;

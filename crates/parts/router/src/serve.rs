@@ -60,7 +60,7 @@ struct Acceptor {
     thread: Rc<Thread>,
     /// The workers for streams of HTTP/2.
     workers: Rc<Workers<Job>>,
-    /// The way into the lane, for clients whose requests need no task.
+    /// The entrance of the lane, for clients whose requests need no task.
     lane: Entrance,
 }
 

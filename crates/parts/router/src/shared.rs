@@ -57,7 +57,7 @@ pub struct Shared {
     pub listeners: Arc<Listeners>,
     pub queue_limits: QueueLimits,
     pub connections_max: usize,
-    /// What instances are told; heads are written anew if there is anything to tell, else passed
+    /// What instances are told of a client: heads are written anew if that is anything, else passed
     /// on.
     pub telling: Telling,
     pub table: ArcSwap<Table>,

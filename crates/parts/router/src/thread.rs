@@ -1,4 +1,4 @@
-//! The things that one thread of the router has for all that it serves: buffers, connections to
+//! The state of one thread of the router, for all that it serves: buffers, connections to
 //! instances, counts, and its view of the shared snapshot. It knows no listener and no client.
 
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,5 @@
-//! The party that asks on a connection, and what follows from that: a client on a connection of its
-//! own, a client on one of many streams, or the router of another member for a client that came to
-//! it.
+//! Who asks on a connection, and what follows from that: a client on a connection of its own, a
+//! client on one of many streams, or the router of another member for a client that came to it.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use router_core::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 use crate::choice::Reaches;
 use crate::far::caller::Caller;
 
-/// The kind of party that asks; a connection has one kind for as long as it stands.
+/// The asker on a connection; each connection has one kind for as long as it stands.
 pub enum Asker {
     Client,
     /// A client, with one request on a stream of HTTP/2.
@@ -53,14 +52,14 @@ impl Asker {
         matches!(self, Asker::Client)
     }
 
-    /// Returns whether it may have asked before it heard that it is to connect again. A client may
-    /// have; a router sends elsewhere what is sent back.
+    /// Returns whether it may ask before it hears that it is to connect again. A client may have
+    /// done so already; a router sends elsewhere what is sent back.
     pub fn may_ask_before_it_hears(&self) -> bool {
         !self.is_router()
     }
 
     /// Returns whether the end of the connection must be signed: a router takes an unsigned end for
-    /// a cut, and its last message is read before.
+    /// a cut, and what it sent last is read before the connection closes.
     pub fn wants_signed_end(&self) -> bool {
         self.is_router()
     }

@@ -50,7 +50,7 @@ impl Site for Alone {
 }
 
 impl Alone {
-    /// Starts an endpoint that says everything again.
+    /// Starts an endpoint that echoes everything.
     async fn start() -> Alone {
         let back_end = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let at = back_end.local_addr().unwrap();

@@ -20,7 +20,7 @@ impl Caller {
         Caller { node, wait: Cell::default(), told: Cell::default() }
     }
 
-    /// Begins a request of its, which may wait for `wait`.
+    /// Begins one of its requests, which may wait for `wait`.
     pub fn asks(&self, wait: Duration) {
         self.wait.set(wait);
         self.told.set(false);

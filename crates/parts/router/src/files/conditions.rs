@@ -28,7 +28,7 @@ pub struct Conditions {
     pub accepted: Option<String>,
 }
 
-/// The thing that is to be sent, as RFC 9110, section 13.2.2, decides it.
+/// The answer that is due, as RFC 9110, section 13.2.2, decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The file, or the range that was asked for.

@@ -1,5 +1,5 @@
-//! The thing that a path leads to, as far as an answer needs it: a file, a directory, or nothing.
-//! It knows no disk and no client.
+//! The target of a path, as far as an answer needs it: a file, a directory, or nothing. It knows no
+//! disk and no client.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use router_core::files::coding::Coding;
 
-/// The thing that was found under a path.
+/// The result of looking up a path.
 pub struct Found {
     pub content: Content,
     /// The answer with a small file that most clients get, head and content. `content` is a part of

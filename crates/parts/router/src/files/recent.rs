@@ -1,5 +1,5 @@
-//! What one thread was asked for just now, by the very bytes of the target: a file that many want
-//! is found again without its path being put together and looked up each time.
+//! The requests that one thread got just now, by the very bytes of their targets: a file that many
+//! want is found again without its path being put together and looked up each time.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};

@@ -25,7 +25,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Returns the call once nothing that comes is for the lane any more.
+    /// Ends the call for the lane: nothing that comes is for the lane any more.
     pub fn end(self) -> Call {
         if let Wire::Plain(upstream) = &self.upstream {
             upstream.calm();

@@ -1,5 +1,5 @@
-//! The things that the client still does while its request is under way: it sends its body, sends
-//! more, or goes. Part of one request.
+//! The client's part while its request is under way: it sends its body, sends more, or goes. Part
+//! of one request.
 
 use std::io;
 use std::time::{Duration, Instant};

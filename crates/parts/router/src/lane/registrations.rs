@@ -13,7 +13,7 @@ use crate::registration::{FLAGS, State, UpstreamRegistration};
 /// The bit that tells an instance's connection from a client's.
 const INSTANCE: u64 = 1 << 63;
 
-/// The party that an event is about.
+/// The connection that an event is about.
 pub enum Source {
     /// A client, by its key in the lane.
     Client(usize),

@@ -110,7 +110,7 @@ async fn host_flow(connection: &Connection, service: &Service, through: &Through
     let outcome = if permit.is_some() { Outcome::Taken } else { Outcome::Busy };
     send_back(connection, outcome, room, false).await.ok()?;
     if let Some(permit) = permit {
-        // Any end of it is one: datagrams have none.
+        // Any end of it counts as its end: datagrams have none.
         udp::host(connection, service, &permit).await.ok();
     }
     Some(After::Close)

@@ -272,7 +272,7 @@ async fn a_node_that_is_lost_is_told_apart() {
     let near = Backend::named("near").await;
     let queue = QueueLimits { time_max: Duration::from_millis(300), ..QueueLimits::default() };
     let pair = Pair::with(queue).await;
-    // Its router is there, and its instance cuts off every request.
+    // Its router is there, and every caller is cut off.
     let far = Backend::start(|client| async move { drop(client) }).await;
     pair.far_claim(1, None, &[(1, Ready, far.port)]);
     pair.routed().await;

@@ -115,7 +115,7 @@ async fn who_asks_and_ends_its_half_gets_the_answer() {
     assert_eq!(client.reply().await.text(), "answer");
     let end = tokio::time::timeout(DEADLINE, client.0.read(&mut [0])).await.unwrap();
     assert_eq!(end.unwrap(), 0);
-    // One comes with a body, and one with a second request behind it.
+    // The request has a body, and a second request is behind it.
     let mut client = world.connect().await;
     client.send("POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 2\r\n\r\nhi").await;
     client.send(GET).await;

@@ -213,8 +213,8 @@ async fn whoever_sends_all_of_a_body_that_nobody_wants_finds_the_answer_behind_i
         let head =
             format!("POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: {length}\r\n\r\n");
         client.send(&head).await;
-        // Its answer is there before it sends what is more than the kernel would hold for it, and
-        // it is slow.
+        // The answer is there before the client, which is slow, sends more than the kernel would
+        // hold for it.
         client.0.readable().await.unwrap();
         for piece in body.chunks(length / 3 + 1) {
             tokio::time::sleep(Duration::from_millis(600)).await;

@@ -28,7 +28,7 @@ async fn connect(from: [u8; 4], port: u16) -> Result<TcpStream> {
     socket.connect(([127, 0, 0, 1], port).into()).await
 }
 
-/// Checks that a connection is reset; the reset may come as early as it is connected.
+/// Connects and reads; the error of a reset may come as early as that.
 async fn is_reset(from: [u8; 4], port: u16, says: &[u8]) -> Result<usize> {
     let mut stream = connect(from, port).await?;
     stream.write_all(says).await?;

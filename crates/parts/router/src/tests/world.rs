@@ -124,7 +124,7 @@ pub struct World {
     _directory: tempfile::TempDir,
 }
 
-/// Stops the router, as the tests of one process share its descriptors.
+/// Leaves at once, as the tests of one process share its descriptors.
 impl Drop for World {
     fn drop(&mut self) {
         self.router.leave(Duration::ZERO);

@@ -41,7 +41,7 @@ impl Ways for Call {
         self.incoming.borrow_mut().poll_more(cx)
     }
 
-    /// Returns true: an instance's end is one.
+    /// Returns true: the end of an instance's answer is one for the reader.
     fn has_ended(&self) -> bool {
         true
     }

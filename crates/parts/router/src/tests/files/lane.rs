@@ -137,7 +137,8 @@ async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
 
 #[tokio::test]
 async fn whoever_reads_late_gets_all_of_it() {
-    // These are most of what sockets hold, and more than they hold and what is behind that.
+    // These ask for most of what sockets hold, for more than they hold, and for what comes behind
+    // that.
     const AHEAD: usize = 50;
     const ASKED_MAX: usize = 1_000;
     const REST: usize = 20;

@@ -232,7 +232,7 @@ async fn a_client_that_takes_nothing_holds_little() {
     serves_others(&world).await;
 }
 
-/// What the instance has said waits here; it takes one request at a time.
+/// The instance's answer waits here, and the instance takes one request at a time.
 #[tokio::test]
 async fn a_client_that_takes_nothing_keeps_no_instance() {
     const PATHS: [&str; 5] = ["/short", "/long", "/long", "/short", "/short"];

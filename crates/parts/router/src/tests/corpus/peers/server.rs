@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Waits until it waits for others: it has done all that it does about what it was sent.
+    /// Waits until the server sleeps: it has done all that it does about what it was sent.
     pub async fn rest(&self, seen: impl Fn() -> usize) {
         let deadline = Instant::now() + REST_TIME_MAX;
         let (mut looks, mut before) = (0, None);
