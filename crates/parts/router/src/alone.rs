@@ -1,5 +1,5 @@
-//! The router's threads without a node and without a store: whoever started them publishes what
-//! they serve, one application whatever is asked for. Driven by `cortex proxy`.
+//! The router's threads without a node and without a store: their starter publishes what they
+//! serve, one application whatever is asked for. `cortex proxy` drives them.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -29,7 +29,7 @@ use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 
-/// What a thread says to its own before it is told otherwise; no record of a store names it.
+/// The node's id where there is no node; no record of a store names it.
 const NODE: &str = "alone";
 
 pub struct Alone {
@@ -46,7 +46,7 @@ pub struct Settings {
 }
 
 impl Alone {
-    /// Must be called on a runtime. Nothing is accepted before `listen`.
+    /// Starts the threads; must be called on a runtime. Nothing is accepted before `listen`.
     pub fn start(settings: Settings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
         let Settings { at, threads, telling, tls, announced_by } = settings;
         let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -83,14 +83,14 @@ impl Alone {
         Ok(Alone { shared, joins })
     }
 
-    /// From now on requests go to the endpoints of `next`.
+    /// Sends requests to the endpoints of `next` from now on.
     pub fn publish(&self, next: &Arc<RoutedApplication>) {
         if let Some(only) = &self.shared.only {
             only.store(Some(next.clone()));
         }
     }
 
-    /// One listener for each thread.
+    /// Takes one listener for each thread.
     pub async fn listen(&self, listeners: Vec<TcpListener>) {
         let scope = if self.shared.secure.is_some() { Scope::Secure } else { Scope::Host };
         for (thread, listener) in self.shared.threads.iter().zip(listeners) {

@@ -1,5 +1,6 @@
-//! What a proxy before this one says of a client, taken off the front of its connection: neither
-//! TLS nor HTTP sees it. Knows no request; used by the router's threads and by `cortex proxy`.
+//! The header in which a proxy before this one announces a client, taken off the front of its
+//! connection: neither TLS nor HTTP sees it. It knows no request; the router's threads and
+//! `cortex proxy` use it.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
@@ -11,20 +12,21 @@ use tokio::net::TcpStream;
 
 use super::time_limit::within;
 
-/// The specification asks for at least three seconds, a lost packet's time.
+/// The time for the header: the specification asks for at least three seconds, a lost packet's
+/// time.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
-/// A header without extensions; a larger one is looked at again.
+/// Bytes looked at first, enough for a header without extensions; a larger one is looked at again.
 const BYTES_FIRST: usize = 256;
 
-/// Why nobody was announced.
+/// The reason why nobody was announced.
 #[derive(Debug)]
 pub enum Unannounced {
-    /// Whoever it was left without a word.
+    /// The other side left without a word.
     Left,
     Bad(Error),
 }
 
-/// Reads the header and not a byte more. None where the connection is the other proxy's own.
+/// Reads the header and not a byte more; `None` if the connection is the other proxy's own.
 pub async fn read(stream: &TcpStream) -> std::result::Result<Option<Addresses>, Unannounced> {
     let mut seen = 0;
     let header = within(HEADER_TIME_MAX, take(stream, &mut seen)).await;
@@ -60,7 +62,8 @@ async fn take(stream: &TcpStream, seen: &mut usize) -> Result<Option<Addresses>>
     }
 }
 
-/// What is not all there is waited for: the runtime forgets that there was something.
+/// Looks for a header. If not all of it is there, the runtime forgets that there was something, so
+/// that more is waited for.
 fn look(
     stream: &TcpStream,
     bytes: &mut [u8],

@@ -1,10 +1,10 @@
 //! Bytes that one read after the other puts into one piece of memory, and that are used up from its
-//! front. Knows no pool and no socket.
+//! front. It knows no pool and no socket.
 
-/// A head and a small body in one read.
+/// The bytes of a buffer: a head and a small body in one read.
 pub const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Bytes that were read and not yet used. One that is hollow holds no memory while it waits for the
+/// Bytes that were read and not yet used. A hollow buffer holds no memory while it waits for the
 /// first of them.
 #[derive(Default)]
 pub struct Buffer {
@@ -14,17 +14,17 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty one in this memory.
+    /// Creates an empty buffer in this memory.
     pub fn within(bytes: Vec<u8>) -> Buffer {
         Buffer { bytes, start: 0, end: 0 }
     }
 
-    /// Its memory, without what is in it.
+    /// Returns its memory, without what is in it.
     pub fn into_memory(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// How much memory it has.
+    /// Returns how many bytes of memory it has.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
@@ -33,7 +33,7 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Room behind what is filled, made by moving it to the front where needed.
+    /// Returns the room behind what is filled, made by moving it to the front where needed.
     pub fn room(&mut self) -> &mut [u8] {
         if self.is_hollow() {
             self.bytes = vec![0; BUFFER_BYTES];
@@ -62,19 +62,19 @@ impl Buffer {
         self.end += count;
     }
 
-    /// Room for so many more.
+    /// Makes room for this many more bytes.
     pub fn reserve(&mut self, bytes: usize) {
         if self.room().len() < bytes {
             self.grow(self.end + bytes);
         }
     }
 
-    /// The first so many are all there is.
+    /// Drops all but the first `count` bytes.
     pub fn truncate(&mut self, count: usize) {
         self.end = self.end.min(self.start + count);
     }
 
-    /// As if they had been read.
+    /// Adds bytes as if they had been read.
     pub fn put(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
         self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);

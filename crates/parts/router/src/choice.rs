@@ -1,6 +1,6 @@
-//! Which endpoint a request goes to: near ones as the application's strategy says, unless another
-//! node is much less busy. Those that are new or just back stand for choice less often; where that
-//! leaves nobody, they count like all others.
+//! The choice of the endpoint that a request goes to: near ones as the application's strategy says,
+//! unless another node is much less busy. Endpoints that are new or just back are considered less
+//! often; where that leaves nobody, they count like all others.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -12,18 +12,19 @@ use router_core::{far, ramp, request_key};
 use super::endpoint::Endpoint;
 use super::table::RoutedApplication;
 
-/// What a request wants.
+/// The demands that a request makes on its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
     pub reaches: Reaches,
-    /// Requests with the same one belong on the same endpoint.
+    /// The key of the request; requests with the same key belong on the same endpoint.
     pub key: Option<u64>,
     /// The serial of an endpoint that will not do.
     pub beside: Option<u64>,
 }
 
 impl Wants {
-    /// Whatever this node has, the same for the same client where the strategy minds.
+    /// Returns the demand for any endpoint of this node, the same one for the same client where the
+    /// strategy minds.
     pub fn near(client: IpAddr) -> Wants {
         Wants { key: Some(request_key::of_address(client)), ..Wants::anything(Reaches::Near) }
     }
@@ -33,22 +34,22 @@ impl Wants {
     }
 }
 
-/// How far a request may go.
+/// The reach of a request: the nodes that it may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaches {
-    /// It came from another router: it goes no further.
+    /// It came from another router, so it goes no further.
     Near,
     Anywhere,
 }
 
-/// How endpoints are looked at.
+/// The way in which endpoints are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stance {
-    /// Those with less than their whole part stand for choice less often.
+    /// Endpoints with less than their whole part are considered less often.
     Shares,
-    /// All that admit do.
+    /// All endpoints that admit requests are considered.
     Whole,
-    /// None admits: those that were left alone do, sooner than usual.
+    /// No endpoint admits requests, so those that were left alone do, sooner than usual.
     Last,
 }
 
@@ -58,9 +59,9 @@ struct View<'a> {
     luck: u64,
     beside: Option<u64>,
     stance: Stance,
-    /// Some were passed over for their share.
+    /// Whether some were passed over for their share.
     passed_over: Cell<bool>,
-    /// Some admit.
+    /// Whether some admit requests.
     admit: Cell<bool>,
 }
 
@@ -102,7 +103,7 @@ impl Endpoints for View<'_> {
     }
 }
 
-/// One that has room at this moment.
+/// Chooses an endpoint that has room at this moment.
 pub fn choose(
     application: &RoutedApplication,
     turn: Turn,
@@ -119,7 +120,7 @@ pub fn choose(
     nearest(application, near, turn.number, now_ms)
 }
 
-/// And whether any admits requests at all.
+/// Chooses a near endpoint, and returns whether any admits requests at all.
 fn near(
     application: &RoutedApplication,
     turn: Turn,
@@ -149,7 +150,7 @@ fn near(
     (picked.map(|index| &endpoints[index]), admit)
 }
 
-/// A near endpoint if there is one with room, unless another node is much less busy.
+/// Chooses a near endpoint if there is one with room, unless another node is much less busy.
 fn nearest<'a>(
     application: &'a RoutedApplication,
     near: Option<&'a Arc<Endpoint>>,

@@ -1,5 +1,5 @@
-//! How many connections each client has on one thread, so that nobody takes all of them. Knows
-//! addresses only; what waits for an instance is shared out by `queue.rs`.
+//! The number of connections that each client has on one thread, so that nobody takes all of them.
+//! It knows addresses only; what waits for an instance is shared out by `queue.rs`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use router_core::request_key;
 
-/// Of those that one thread takes: a flood from one address leaves room for everybody else. It may
-/// be a proxy or a company, so it is a large part.
+/// The divisor of a thread's connections that gives one client's share: a flood from one address
+/// leaves room for everybody else. The address may be a proxy or a company, so the share is large.
 const SHARE_DIVISOR: usize = 2;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Clients {
     counts: RefCell<HashMap<u64, usize>>,
 }
 
-/// One connection of a client, until it is dropped.
+/// One connection of a client, which counts until it is dropped.
 #[derive(Debug)]
 pub struct Held {
     clients: Rc<Clients>,
@@ -26,13 +26,13 @@ pub struct Held {
 }
 
 impl Clients {
-    /// For a thread that takes so many connections in all.
+    /// Creates the counts for a thread that takes this many connections in all.
     pub fn new(connections_max: usize) -> Clients {
         let connections_max = (connections_max / SHARE_DIVISOR).max(1);
         Clients { connections_max, counts: RefCell::default() }
     }
 
-    /// None where this client has enough.
+    /// Counts a connection; `None` if this client has enough.
     pub fn hold(self: &Rc<Clients>, address: IpAddr) -> Option<Held> {
         let client = request_key::of_address(address);
         let mut counts = self.counts.borrow_mut();

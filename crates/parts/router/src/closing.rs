@@ -1,5 +1,5 @@
-//! Closes a connection so that its peer can read what was said last: with bytes left unread, the
-//! kernel would reset it.
+//! The gentle close of a connection, so that its peer can read what was said last: with bytes left
+//! unread, the kernel would reset it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::buffer::Buffer;
 use super::stream::fill;
 use super::wire::Wire;
 
-/// What may still be sent by whoever was told that nobody will read it.
+/// Bytes that a peer may still send after it was told that nobody will read them.
 pub const LINGER_BYTES_MAX: usize = 256 * 1024;
 pub const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,5 @@
-//! A connection on which requests come, of a client or of another router: what is known of who
-//! asks, the head of a request, and what is recorded of it.
+//! A connection on which requests come, of a client or of another router: what is known of the
+//! asker, the head of a request, and what is recorded of it.
 
 pub mod asker;
 mod own;
@@ -26,13 +26,13 @@ use metrics::{Labels, Record};
 use router_core::http::body::Body;
 use router_core::http::request::{self, Origin, Refusal, RequestHead};
 
-/// What becomes of the connection after a request.
+/// The fate of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     KeepAlive,
-    /// The same, behind an answer that the lane could have given as well.
+    /// The connection is kept, behind an answer that the lane could have given as well.
     Quick,
-    /// The client may still be sending.
+    /// The connection closes; the client may still be sending.
     Close,
     /// The client asked for the end, and nothing more is expected of it.
     End,
@@ -41,18 +41,18 @@ pub enum After {
 }
 
 impl After {
-    /// Once the answer to this request is sent. Old clients send a stray line after a body, and
-    /// closing before that is read would destroy the answer.
+    /// Returns how to close once the answer to this request is sent. Old clients send a stray line
+    /// after a body, and closing before that is read would destroy the answer.
     pub fn close(head: &RequestHead, rest: &Buffer) -> After {
         let ended = !head.keep_alive && head.body == Body::Empty && rest.filled().is_empty();
         if ended { After::End } else { After::Close }
     }
 }
 
-/// The rest of an answer.
+/// The rest of an answer, and its record.
 pub struct Owed {
     pub rest: Bytes,
-    /// As it is when all of it is sent, but for the time that takes.
+    /// The record as it is when all of it is sent, but for the time that takes.
     pub record: Record,
 }
 
@@ -65,14 +65,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A transparent router that leaves cannot tell its clients to connect again: it stays until
-    /// they do.
+    /// Returns whether it takes further requests. A transparent router that leaves cannot tell its
+    /// clients to connect again: it stays until they do.
     pub fn goes_on(&self) -> bool {
         !self.thread.is_stopping()
             || (self.thread.shared.is_transparent() && self.thread.is_leaving())
     }
 
-    /// Most come in one piece.
+    /// Reads the head of a request, which mostly comes in one piece.
     pub async fn head(
         &self,
         buffer: &mut Buffer,
@@ -85,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// None where there is more to come.
+    /// Parses the head of a request; `None` if there is more to come.
     pub fn parse(&self, buffer: &Buffer, out: &mut Vec<u8>) -> Option<Result<RequestHead, Page>> {
         if buffer.filled().is_empty() {
             return None;
@@ -133,7 +133,7 @@ impl Connection {
                 }
                 Err(_) => return None,
             }
-            // Reading again what has no further line would let slow senders cost much.
+            // Parsing again what has no further line would let slow senders cost much.
             let further = seen == 0 || buffer.filled()[seen..].contains(&b'\n');
             if further && let Some(parsed) = self.parse(buffer, out) {
                 return Some(parsed);
@@ -156,7 +156,7 @@ impl Connection {
         self.thread.recorder.record(record);
     }
 
-    /// Before it has ended.
+    /// Returns a record of a request that has not ended.
     pub fn record_of(
         &self,
         by: &Arc<Labels>,

@@ -1,6 +1,6 @@
-//! Keeps the snapshot what the store says: reads records, builds applications and endpoints,
-//! publishes them, opens and closes ports, and tells the agent what is drained. Decides from whole
-//! state, so that it can be started again at any moment.
+//! The task that keeps the snapshot equal to what the store says: it reads records, builds
+//! applications and endpoints, publishes them, opens and closes ports, and tells the agent what is
+//! drained. It decides from whole state, so that it can be started again at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -31,9 +31,9 @@ use metrics::Labels;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "router.control";
-/// Changes that come within this time are published together.
+/// The time within which changes are gathered and published together.
 const GATHER: Duration = Duration::from_millis(2);
-/// A port that is taken is tried again: its owner may have ended.
+/// The time after which a port that is taken is tried again: its owner may have ended.
 const PORT_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs until the store stops.
@@ -57,7 +57,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
     }
 }
 
-/// Nodes that do not answer; none are known where this node knows no others.
+/// The nodes that do not answer; `None` if this node knows no others.
 type Down = Option<watch::Receiver<BTreeSet<NodeId>>>;
 
 /// Resolves when other nodes came to be down or up.
@@ -76,7 +76,7 @@ struct Control {
     book: Book,
     /// Whether the book has everything that is stored.
     read: bool,
-    /// Incarnations that are to be emptied; kept up with each change, as to look at all of them
+    /// Incarnations that are to be emptied; kept up with each change, as a look at all of them
     /// takes long where there are a hundred thousand.
     draining: BTreeMap<ApplicationName, BTreeSet<IncarnationKey>>,
     /// Drained incarnations that the board already names.
@@ -211,8 +211,8 @@ impl Control {
         }
     }
 
-    /// Endpoints of processes that drain are emptied; those that ended are forgotten, and requests
-    /// that still hold one keep it.
+    /// Empties endpoints of processes that drain, and forgets those that ended; requests that still
+    /// hold one keep it.
     fn sort_out(&mut self, name: &ApplicationName, live: &mut Live) {
         let (draining, alive) = (self.book.draining(name), self.book.alive(name));
         if let Some(endpoints) = live.endpoints.get_mut(name) {
@@ -234,7 +234,7 @@ impl Control {
         }
     }
 
-    /// Members that this node may call, and who may call it.
+    /// Updates the members that this node may call, and that may call it.
     fn know_peers(&self) {
         let members = self.book.members();
         if **self.shared.members.borrow() != *members {
@@ -248,8 +248,8 @@ impl Control {
         });
     }
 
-    /// The endpoint of another node goes on for as long as the same instances are there. Those of
-    /// one port are returned; what is left in `known` is over.
+    /// Returns the endpoints of one port on other nodes. An endpoint goes on for as long as the
+    /// same instances are there; what is left in `known` is over.
     fn far(
         &self,
         instance: InstanceId,
@@ -298,7 +298,7 @@ impl Control {
                 self.far(instance, id, &one.far, &mut before, live)
             })
             .collect();
-        // What nothing describes any more, or otherwise.
+        // What is left is described no more, or otherwise.
         before.into_values().for_each(|(_, endpoint)| endpoint.drain());
         let settings = &description.settings;
         let slow_start =
@@ -356,7 +356,7 @@ impl Control {
         }
     }
 
-    /// Those who wait go on waiting.
+    /// Returns the queue; those that wait in the old one go on waiting.
     fn queue(&self, old: Option<&RoutedApplication>) -> Arc<Queue> {
         old.map(|old| old.queue.clone()).unwrap_or_else(|| {
             let Shared { clock, control, queue_limits, .. } = &*self.shared;
@@ -364,7 +364,7 @@ impl Control {
         })
     }
 
-    /// The endpoint of a process that is there already goes on.
+    /// Returns the endpoints of this node; that of a process that is there already goes on.
     fn endpoints(
         &self,
         described: &[EndpointDescription],
@@ -455,7 +455,7 @@ impl Control {
         self.listens = Some(wanted);
     }
 
-    /// One command for each thread.
+    /// Opens a port; returns one command for each thread.
     fn open(&self, address: SocketAddr, id: PortId) -> anyhow::Result<Vec<Command>> {
         let count = self.shared.threads.len();
         Ok(match id.transport {
@@ -470,7 +470,8 @@ impl Control {
         })
     }
 
-    /// Nothing in flight, or never known here: the agent may stop it.
+    /// Tells the agent which instances it may stop: they have nothing in flight, or were never
+    /// known here.
     async fn tell_drained(&mut self) -> anyhow::Result<()> {
         let draining: BTreeSet<_> = self.draining.values().flatten().cloned().collect();
         for (instance, generation) in self.told.difference(&draining) {

@@ -1,7 +1,6 @@
 //! Datagrams, by flow: what a client sends goes to one endpoint for as long as either speaks, and
 //! answers go back from the address that the client sent to. Each thread has its own socket; the
-//! kernel gives a client to the same one each time. Used by the router's threads and by
-//! `cortex proxy`.
+//! kernel gives a client to the same one each time. The router's threads and `cortex proxy` use it.
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -29,37 +28,37 @@ use os::shared_port::is_short;
 #[cfg(test)]
 mod tests;
 
-/// A descriptor and some 2 KiB each; of all threads together.
+/// Flows of all threads together; each takes a descriptor and some 2 KiB.
 pub const FLOWS_MAX: usize = 16_384;
-/// The largest datagram that there is.
+/// The size of the largest datagram that there is, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 65_536;
-/// Others have their turn after so many.
+/// Datagrams after which others have their turn.
 pub const DATAGRAMS_AT_ONCE: u32 = 64;
-/// On their way to another node; while its router is asked, a few are there at once.
+/// Datagrams on their way to another node; while its router is asked, a few are there at once.
 const CARRIED_MAX: usize = 64;
 pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
-/// What the kernel keeps for each thread while it is busy.
+/// The bytes that the kernel keeps for each thread's socket while the thread is busy.
 const SOCKET_BYTES: usize = 1 << 20;
 
-/// Who is behind a socket, and who hears of its flows.
+/// The endpoints behind a socket, which also hear of its flows.
 pub trait Site {
     fn now_ms(&self) -> u64;
-    /// After such a silence a flow is over.
+    /// Returns the silence, in milliseconds, after which a flow is over.
     fn idle_ms(&self) -> u64;
-    /// None where no room is anywhere.
+    /// Admits a client's flow; `None` if there is no room anywhere.
     fn enter(&self, client: SocketAddr) -> Option<Admitted>;
-    /// Nothing listens there.
+    /// Records that nothing listens at the endpoint.
     fn failed(&self, permit: &Permit);
     fn ended(&self, flow: &Flow, how: Ended);
-    /// Passes them on to an endpoint that has no address here, and answers back.
+    /// Passes datagrams on to an endpoint that has no address here, and answers back.
     fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, datagrams: Datagrams) -> Carrying;
 }
 
-/// What a flow begins with.
+/// The right to begin a flow.
 pub struct Admitted {
     /// The right to send to an endpoint.
     pub permit: Permit,
-    /// Where it counts, on an application's own port.
+    /// The counters of the application's own port, if the flow came to one.
     pub port: Option<Arc<PortCounters>>,
 }
 
@@ -82,12 +81,12 @@ pub struct Flow {
     _room: Room,
 }
 
-/// How many flows a thread has on all its sockets.
+/// The number of flows that a thread has on all its sockets.
 #[derive(Clone)]
 pub struct Rooms {
     taken: Rc<Cell<usize>>,
     max: usize,
-    /// Clients for whom there was none, or no descriptor.
+    /// The clients for whom there was no room, or no descriptor.
     refused: Rc<Rarely>,
 }
 
@@ -106,7 +105,7 @@ impl Rooms {
         None
     }
 
-    /// A flood comes with a datagram for each flow that it would have.
+    /// Records a refused client; a flood comes with a datagram for each flow that it would have.
     fn refuse(&self, client: SocketAddr, why: &str) {
         self.refused.saw(client.ip());
         if let Some((datagrams, client)) = self.refused.tell() {
@@ -123,7 +122,7 @@ impl Drop for Room {
     }
 }
 
-/// One socket, and the flows of those who send to it.
+/// One socket, and the flows of the clients that send to it.
 pub struct Gate {
     site: Box<dyn Site>,
     rooms: Rooms,
@@ -132,8 +131,8 @@ pub struct Gate {
     buffer: RefCell<Vec<u8>>,
 }
 
-/// One socket per thread on the same address; the first is bound alone, so that a port that
-/// somebody has is noticed.
+/// Binds one socket per thread to the same address. The first is bound alone, so that a port that
+/// another program has is noticed.
 pub fn bind(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<StdSocket>> {
     let socket = |address: SocketAddr, shared: bool| -> std::io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
@@ -172,7 +171,7 @@ impl Gate {
         }))
     }
 
-    /// Goes on for as long as it is polled; flows are there after that, too.
+    /// Passes datagrams on for as long as it is polled; flows are there after that, too.
     pub async fn serve(self: &Rc<Gate>) {
         let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
         expiry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -197,7 +196,7 @@ impl Gate {
         self.flows.borrow().is_answer_awaited(self.now_ms())
     }
 
-    /// Whatever is left.
+    /// Ends the flows that are left.
     pub fn close(&self) {
         let left = self.flows.borrow_mut().drain();
         left.into_iter().for_each(|(_, flow)| self.end(&flow, Ended::Closed));
@@ -209,7 +208,7 @@ impl Gate {
             let (count, client) = match self.socket.try_recv_from(&mut buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // What an earlier answer ran into is no concern of the others.
+                // The failure of an earlier answer is no concern of the other clients.
                 Err(error) => {
                     tracing::debug!(%error, "datagrams.unread");
                     continue;
@@ -228,7 +227,7 @@ impl Gate {
         if let Some(flow) = known {
             match flow.send(datagram) {
                 Ok(()) => return,
-                // An earlier one was refused: its back end is gone, and another may do.
+                // An earlier datagram was refused: the back end is gone, and another may do.
                 Err(_) => self.refused(&flow),
             }
         }
@@ -238,13 +237,13 @@ impl Gate {
         }
     }
 
-    /// Without room anywhere the datagram is lost, as datagrams are.
+    /// Opens a flow. If there is no room anywhere, the datagram is lost, as datagrams are.
     fn open(self: &Rc<Gate>, client: SocketAddr) -> Option<Rc<Flow>> {
         let Admitted { permit, port } = self.site.enter(client)?;
         let flow = self.begin(client, permit);
         match (&flow, port) {
             (None, Some(port)) => port.refuse(),
-            // Of one that is carried it is not known yet whether anybody takes it.
+            // For a flow that is carried it is not known yet whether anybody takes it.
             (Some(flow), Some(port)) if matches!(flow.way, Way::Near(_)) => {
                 flow.moved.goes_through(port.take());
             }
@@ -272,7 +271,7 @@ impl Gate {
             answering: RefCell::new(None),
             _room: room,
         });
-        // There is room where the thread has some.
+        // The gate has room wherever the thread has some.
         self.flows.borrow_mut().insert(client, flow.clone(), self.now_ms()).ok()?;
         let task = match (&flow.way, datagrams) {
             (Way::Near(back_end), _) => {
@@ -296,7 +295,7 @@ impl Gate {
     ) -> Option<Rc<UdpSocket>> {
         match connect(address) {
             Ok(connected) => return Some(Rc::new(connected)),
-            // No fault of the endpoint.
+            // This is no fault of the endpoint.
             Err(error) if is_short(&error) => self.rooms.refuse(client, "out of descriptors"),
             Err(error) => {
                 tracing::warn!(%address, %error, "datagrams.flow_failed");
@@ -315,7 +314,7 @@ impl Gate {
         expired.into_iter().for_each(|(_, flow)| self.end(&flow, Ended::Idle));
     }
 
-    /// Nothing listens there: the next datagram goes elsewhere.
+    /// Ends a flow where nothing listens: the client's next datagram goes elsewhere.
     fn refused(&self, flow: &Rc<Flow>) {
         if flow.refused.replace(true) {
             return;
@@ -325,13 +324,13 @@ impl Gate {
         self.end(flow, Ended::BackEndReset);
     }
 
-    /// Whoever carried it has come to an end.
+    /// Ends a flow whose carrier has come to an end.
     pub fn over(&self, flow: &Rc<Flow>) {
         self.forget(flow);
         self.end(flow, Ended::Closed);
     }
 
-    /// To the client. One that cannot be sent now is lost.
+    /// Sends a datagram to the client; one that cannot be sent now is lost.
     pub fn answer(&self, flow: &Flow, datagram: &[u8]) {
         if self.socket.try_send_to(datagram, flow.client).is_ok() {
             flow.moved.add(Direction::ToClient, datagram.len());
@@ -339,12 +338,12 @@ impl Gate {
         self.flows.borrow_mut().answered(&flow.client, self.now_ms());
     }
 
-    /// Where clients send to.
+    /// Returns the address that clients send to.
     pub fn address(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
     }
 
-    /// Another one may have taken its place.
+    /// Forgets a flow, unless another one has taken its place.
     fn forget(&self, flow: &Rc<Flow>) {
         let mut flows = self.flows.borrow_mut();
         if flows.get(&flow.client).is_some_and(|one| Rc::ptr_eq(one, flow)) {
@@ -361,24 +360,24 @@ impl Gate {
 }
 
 impl Flow {
-    /// An error means that an earlier datagram was refused.
+    /// Sends a datagram; an error means that an earlier one was refused.
     fn send(&self, datagram: &[u8]) -> std::io::Result<()> {
-        // Not by way of the runtime, which has not heard yet that a new socket can be written to.
+        // The runtime is passed by: it has not heard yet that a new socket can be written to.
         match &self.way {
             Way::Near(back_end) => match SockRef::from(&**back_end).send(datagram) {
                 Ok(_) => self.moved.add(Direction::FromClient, datagram.len()),
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(error),
-                // Too long for the way, or there is no room: lost.
+                // The datagram is too long for the way, or there is no room: it is lost.
                 Err(_) => {}
             },
-            // Whoever carries it counts it.
+            // The carrier counts it.
             Way::Carried(carrier) => drop(carrier.try_send(datagram.to_vec())),
         }
         Ok(())
     }
 }
 
-/// So that only that address can answer, and its errors are told.
+/// Connects a socket, so that only that address can answer and its errors are reported.
 pub fn connect(address: SocketAddr) -> std::io::Result<UdpSocket> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -390,7 +389,7 @@ pub fn connect(address: SocketAddr) -> std::io::Result<UdpSocket> {
     UdpSocket::from_std(socket)
 }
 
-/// What the back end says goes to the client until the flow ends.
+/// Sends the back end's answers to the client until the flow ends.
 async fn answer(gate: Rc<Gate>, flow: Rc<Flow>, back_end: Rc<UdpSocket>) {
     loop {
         if back_end.readable().await.is_err() {

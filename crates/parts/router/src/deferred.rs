@@ -1,5 +1,5 @@
-//! Connections that are handed over with their first bytes. Of those that bring a request and close
-//! after the answer most need no look before it is there, and no place in the runtime.
+//! Connections that are handed over with their first bytes. Most of those that bring a request and
+//! close after the answer need no look before it is there, and no place in the runtime.
 
 use std::io;
 use std::mem::size_of_val;
@@ -8,11 +8,12 @@ use std::os::fd::AsRawFd;
 
 use libc::{IPPROTO_TCP, TCP_DEFER_ACCEPT, c_int, setsockopt};
 
-/// Who says nothing comes after that, too. The least that there is: nothing is waited for longer
-/// than a client would wait to repeat what was lost.
+/// The silence after which a client comes, too. This is the least that there is: nothing is waited
+/// for longer than a client would wait to repeat what was lost.
 const SILENCE_SECONDS_MAX: c_int = 1;
 
-/// For those whose clients speak first. A listener that served others before is told either way.
+/// Defers connections whose clients speak first. A listener that served others before is told
+/// either way.
 #[expect(unsafe_code, reason = "no library that is used here knows this option")]
 pub fn defer(listener: &TcpListener, clients_speak_first: bool) -> io::Result<()> {
     let seconds = if clients_speak_first { SILENCE_SECONDS_MAX } else { 0 };

@@ -1,6 +1,7 @@
-//! One instance that takes requests, or all that another node has, shared by all threads: one word
-//! counts what is in flight and says whether it drains. Draining set and a count of zero is final,
-//! because nothing can enter. Between the two stands how many places another process has.
+//! One instance that takes requests, or all that another node has, shared by all threads. A single
+//! word counts the requests in flight, says whether the endpoint drains, and between the two holds
+//! the number of places lent to another process. Draining with a count of zero is final, because
+//! nothing can enter.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use metrics::Labels;
 
 const DRAINING: u64 = 1 << 63;
 const IN_FLIGHT: u64 = 0xffff_ffff;
-/// One place that another process has.
+/// One place lent to another process, in the units of the word.
 const LENT: u64 = 1 << 32;
 const LENT_MAX: u32 = 0x7fff_ffff;
 
@@ -33,32 +34,32 @@ fn lent(word: u64) -> u32 {
     u32::try_from((word & !DRAINING) / LENT).unwrap_or(u32::MAX)
 }
 
-/// Here or elsewhere.
+/// Returns how many places are taken, here or by another process.
 fn taken(word: u64) -> u64 {
     u64::from(in_flight(word)) + u64::from(lent(word))
 }
 
-/// With so many lent.
+/// Returns the word with this many places lent.
 fn lending(word: u64, count: u64) -> u64 {
     (word & (DRAINING | IN_FLIGHT)) + count.min(u64::from(LENT_MAX)) * LENT
 }
 
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Unique in this process: the key of the threads' pools.
+    /// A number that is unique in this process: the key of the threads' pools.
     pub serial: u64,
     pub instance: InstanceId,
     pub generation: Generation,
     pub reach: Reach,
     pub concurrency: u32,
     pub protocol: InstanceProtocol,
-    /// Of its slot: the same on every node and after every restart.
+    /// The identity of its slot: the same on every node and after every restart.
     pub identity: u64,
     pub labels: Arc<Labels>,
     slow_start: SlowStart,
     word: AtomicU64,
     breaker: AtomicU64,
-    /// Belongs to the application's strategy.
+    /// The state that the application's strategy has learnt about this endpoint.
     learnt: AtomicU64,
 }
 
@@ -66,19 +67,19 @@ fn labels(instance: &InstanceId, address: Option<SocketAddr>) -> Arc<Labels> {
     Arc::new(Labels::Instance { instance: instance.clone(), address })
 }
 
-/// While an instance is new it takes less than its part.
+/// The slow start of an instance: while it is new it takes less than its part.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlowStart {
     pub since_ms: u64,
-    /// None for no such time.
+    /// The length of that time; `None` if there is none.
     pub window_ms: Option<u64>,
 }
 
-/// How requests get there.
+/// The way in which requests reach an endpoint.
 #[derive(Debug)]
 pub enum Reach {
     Near(SocketAddr),
-    /// All instances that a process has on another node count as one endpoint.
+    /// All instances of a process on another node, counted as one endpoint.
     Far(FarSite),
 }
 
@@ -86,12 +87,13 @@ pub enum Reach {
 pub struct FarSite {
     pub peer: Arc<FarPeer>,
     instances: u32,
-    /// What the other router said last: when, how many in flight and how many more.
+    /// The last word of the other router: when it came, how many are in flight and how many more it
+    /// takes.
     heard: AtomicU64,
 }
 
-/// How busy others make a node is known for as long as a request takes to come and go; after that
-/// one more request finds out.
+/// The time, in milliseconds, for which a node's word on how busy others make it is trusted: as
+/// long as a request takes to come and go; after that one more request finds out.
 const HEARD_TIME_MAX_MS: u64 = 50;
 
 impl Endpoint {
@@ -109,7 +111,7 @@ impl Endpoint {
             generation: 0,
             reach: Reach::Far(site),
             concurrency: far.concurrency.unwrap_or(u32::MAX).max(1),
-            // To its router.
+            // This is what its router speaks.
             protocol: InstanceProtocol::Http1,
             identity: hash::bytes(far.node.as_str().as_bytes()),
             slow_start: SlowStart::default(),
@@ -126,7 +128,7 @@ impl Endpoint {
         }
     }
 
-    /// Connections to it are kept under this.
+    /// Returns the key under which connections to it are kept.
     pub fn pool_key(&self) -> u64 {
         self.site().map_or(self.serial, |site| site.peer.serial)
     }
@@ -138,16 +140,17 @@ impl Endpoint {
         }
     }
 
-    /// A serial server closes after each answer, so that nobody waits on it for another request.
+    /// Returns whether it closes after each answer: a serial server does, so that nobody waits on
+    /// it for another request.
     pub fn closes(&self) -> bool {
         self.concurrency == 1 && self.site().is_none()
     }
 
-    /// The other router says how busy its instances are.
+    /// Records what the other router says about how busy its instances are.
     pub fn heard_from(&self, reply: Reply, now_ms: u64) {
         let room = match reply.outcome {
             Outcome::Taken => reply.room,
-            // Others stand in line for what may be free.
+            // Other requests stand in line for what may be free.
             Outcome::Busy => Room { free: 0, ..reply.room },
             Outcome::Absent => return,
         };
@@ -157,14 +160,14 @@ impl Endpoint {
         }
     }
 
-    /// As another node, with what is known of it.
+    /// Returns it as a candidate among nodes, with what is known of that node.
     pub fn far_candidate(&self, now_ms: u64) -> FarCandidate {
         let near = self.candidate(now_ms);
         let Reach::Far(site) = &self.reach else {
             return FarCandidate { in_flight: near.in_flight, instances: 1, has_room: false };
         };
         let heard = site.heard.load(Ordering::Relaxed);
-        // The lower half of the clock: seven weeks until it comes round.
+        // This is the lower half of the clock: it takes seven weeks to come round.
         let age = (now_ms & 0xffff_ffff).wrapping_sub(heard >> 32);
         let is_fresh = heard != 0 && age <= HEARD_TIME_MAX_MS;
         let in_flight = if is_fresh { (heard >> 16) & 0xffff } else { 0 };
@@ -193,7 +196,7 @@ impl Endpoint {
         }
     }
 
-    /// Something that is no instance of this node.
+    /// Creates an endpoint that is no instance of this node.
     pub fn at(
         serial: u64,
         instance: InstanceId,
@@ -216,7 +219,7 @@ impl Endpoint {
         }
     }
 
-    /// Where it is, if this process connects to it.
+    /// Returns its address if this process connects to it.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.reach {
             Reach::Near(address) => Some(*address),
@@ -228,7 +231,7 @@ impl Endpoint {
         in_flight(self.word.load(Ordering::Relaxed))
     }
 
-    /// It failed a moment ago and is left alone.
+    /// Returns whether it failed a moment ago and is left alone.
     pub fn is_ejected(&self, now_ms: u64) -> bool {
         let breaker = Breaker::from_bits(self.breaker.load(Ordering::Relaxed));
         matches!(breaker.verdict(now_ms), Verdict::RejectsUntil(_))
@@ -238,7 +241,7 @@ impl Endpoint {
         self.judged(|breaker| breaker.verdict(now_ms))
     }
 
-    /// Where no other endpoint admits anything.
+    /// Returns the candidate as judged when no other endpoint admits anything.
     pub fn candidate_as_last(&self, now_ms: u64) -> Candidate {
         self.judged(|breaker| breaker.verdict_as_last(now_ms))
     }
@@ -257,7 +260,8 @@ impl Endpoint {
         Candidate { in_flight, concurrency, admits }
     }
 
-    /// Of its part, in units of `ramp::WHOLE`: less while it is new or back after failures.
+    /// Returns how much of its part it takes, in units of `ramp::WHOLE`: less while it is new or
+    /// back after failures.
     pub fn share(&self, now_ms: u64) -> u32 {
         let fresh = self.slow_start.window_ms.map_or(ramp::WHOLE, |window_ms| {
             ramp::share(now_ms.saturating_sub(self.slow_start.since_ms), window_ms)
@@ -272,7 +276,7 @@ impl Endpoint {
         self.learnt.load(Ordering::Relaxed)
     }
 
-    /// Of two threads that learn at once, one may be forgotten: it is an average.
+    /// Learns from a latency. If two threads learn at once, one may be forgotten: it is an average.
     pub fn learn(&self, balance: &dyn Balance, latency: Duration, now_ms: u64) {
         let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         let learnt = balance.learn(self.learnt(), latency_us, now_ms);
@@ -283,7 +287,7 @@ impl Endpoint {
         self.concurrency != u32::MAX
     }
 
-    /// False when it drains or has no room.
+    /// Takes a place; returns false if the endpoint drains or has no room.
     pub fn enter(&self) -> bool {
         self.word
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| {
@@ -293,12 +297,12 @@ impl Endpoint {
             .is_ok()
     }
 
-    /// True when nothing is in flight for good.
+    /// Gives a place back; returns true if nothing is in flight any more, for good.
     pub fn leave(&self) -> bool {
         self.word.fetch_sub(1, Ordering::SeqCst) & (DRAINING | IN_FLIGHT) == (DRAINING | 1)
     }
 
-    /// Nothing enters from now on.
+    /// Lets nothing enter from now on.
     pub fn drain(&self) {
         self.word.fetch_or(DRAINING, Ordering::SeqCst);
     }
@@ -311,13 +315,13 @@ impl Endpoint {
         self.word.load(Ordering::SeqCst) & (DRAINING | IN_FLIGHT) == DRAINING
     }
 
-    /// Gives places to another process, free or not: nothing enters before as many are.
+    /// Gives places to another process, free or not; nothing enters until enough of them are free.
     pub fn lend(&self, count: u32) {
         let change = |word| Some(lending(word, u64::from(lent(word)) + u64::from(count)));
         self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok();
     }
 
-    /// Those that are free, so many at the most; says how many.
+    /// Gives free places to another process, at most `most`; returns how many.
     pub fn lend_free(&self, most: u32) -> u32 {
         let free = |word| u64::from(self.concurrency).saturating_sub(taken(word));
         let count = |word| free(word).min(u64::from(most));
@@ -335,12 +339,12 @@ impl Endpoint {
         lent(self.word.load(Ordering::SeqCst))
     }
 
-    /// Some of the places that others have are still in use here.
+    /// Returns whether some of the places that others have are still in use here.
     pub fn has_lent_too_much(&self) -> bool {
         taken(self.word.load(Ordering::SeqCst)) > u64::from(self.concurrency)
     }
 
-    /// It refused or cut a connection. True when this took it out.
+    /// Records that it refused or cut a connection; returns true if this took it out.
     pub fn failed(&self, now_ms: u64) -> bool {
         let change = |bits| {
             let breaker = Breaker::from_bits(bits);
@@ -350,23 +354,23 @@ impl Endpoint {
         self.breaker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 
-    /// Says the checker; what failed later counts more.
+    /// Records that the checker found it healthy since then; a later failure counts more.
     pub fn healthy_since(&self, since_ms: u64) {
         let change = |bits| {
             let breaker = Breaker::from_bits(bits);
             let next = breaker.healthy_since(since_ms);
             (next != breaker).then(|| next.to_bits())
         };
-        // Nothing to change is no failure.
+        // An update that changes nothing is no failure.
         self.breaker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).ok();
     }
 
-    /// It answered. The clock is read for those alone that have failed before.
+    /// Records an answer. The clock is read only for an endpoint that has failed before.
     pub fn succeeded(&self, now_ms: impl Fn() -> u64) {
         let bits = self.breaker.load(Ordering::Relaxed);
         if bits != 0 {
             let next = Breaker::from_bits(bits).succeeded(now_ms()).to_bits();
-            // Whoever failed meanwhile knows better.
+            // A failure recorded meanwhile is newer and stays.
             let (set, seen) = (Ordering::Relaxed, Ordering::Relaxed);
             self.breaker.compare_exchange(bits, next, set, seen).ok();
         }

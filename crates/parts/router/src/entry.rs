@@ -1,6 +1,6 @@
-//! How a whole connection gets to an endpoint: the right to be there, and a connection that stands.
-//! Where one endpoint does not answer the next is tried, as nothing was sent. Used by the router's
-//! threads and by `cortex proxy`.
+//! The entry of a whole connection to an endpoint: the right to be there, and a connection that
+//! stands. If one endpoint does not answer, the next is tried, as nothing was sent. The router's
+//! threads and `cortex proxy` use it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,17 +16,18 @@ use super::queue::{Place, Queue};
 use super::table::RoutedApplication;
 use os::shared_port::is_short;
 
-/// A back end on this machine connects at once, one on another within a lost packet's time.
+/// The time to connect: a back end on this machine connects at once, one on another within a lost
+/// packet's time.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// With all endpoints gone or busy, somebody who waits longer is better told.
+/// The time to enter: with all endpoints gone or busy, a client that waits longer is better told.
 pub const ENTRY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 pub enum Attempt<C> {
     Stands(C),
-    /// Another endpoint may do.
+    /// It failed; another endpoint may do.
     Failed,
-    /// No other would do better.
+    /// It failed, and no other endpoint would do better.
     Hopeless,
 }
 
@@ -34,11 +35,11 @@ pub enum Attempt<C> {
 pub struct Entered<C> {
     pub permit: Permit,
     pub connection: C,
-    /// For so long there was no room.
+    /// The time for which there was no room.
     pub queue: Duration,
 }
 
-/// None where no endpoint took it within `limit`.
+/// Connects to an endpoint; `None` if none took the connection within `limit`.
 pub async fn enter<C>(
     queue: &Arc<Queue>,
     current: impl Fn() -> Option<Arc<RoutedApplication>>,

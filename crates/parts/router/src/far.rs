@@ -1,6 +1,6 @@
 //! Requests across nodes: how this node's router reaches instances of another node through the
 //! router there, and serves those of its own to others. One sealed connection carries one request
-//! after the other, as `router_core::far` has it. Must not know the store; the control task says
+//! after the other, as `router_core::far` has it. It must not know the store; the control task says
 //! which nodes there are, the node port hands callers over.
 
 pub mod ask;

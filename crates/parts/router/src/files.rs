@@ -24,14 +24,14 @@ use self::found::{Content, Found};
 use self::read::beside;
 use self::source::{Roots, Rules};
 
-/// What a site says where it has nothing else, with status 404.
+/// The file that a site answers with, under status 404, when it has nothing else.
 const NOT_FOUND: &str = "404.html";
 
 #[derive(Default)]
 pub struct Looked {
-    /// None when no file answers and the application is asked.
+    /// The answer; `None` if no file answers and the application is asked.
     pub answer: Option<Answer>,
-    /// Whoever takes something else may get something else under this address.
+    /// Whether a client that takes something else may get something else under this address.
     pub varies: bool,
 }
 
@@ -102,7 +102,7 @@ struct FilesRoot<'a> {
 }
 
 enum Sought {
-    /// By its name in the root.
+    /// A file, with its name in the root.
     File(String, Arc<Found>),
     Elsewhere(Slash),
     Nothing,
@@ -120,7 +120,7 @@ impl<'a> FilesRoot<'a> {
         FilesRoot { files, roots, mount, directory, served }
     }
 
-    /// What is kept back is not there. None when the disk's pool is gone.
+    /// Opens a file; one that is kept back counts as missing. `None` if the disk's pool is gone.
     async fn open(&self, name: &str) -> Option<Arc<Found>> {
         if is_kept_back(name, self.served) {
             return Some(Arc::new(Found::missing()));
@@ -154,7 +154,7 @@ impl<'a> FilesRoot<'a> {
         Some(Sought::Nothing)
     }
 
-    /// The page that a single-page application has for all of its addresses.
+    /// Returns the page that a single-page application has for all of its addresses.
     async fn fallback(
         &self,
         path: &str,

@@ -1,4 +1,4 @@
-//! One request on its way to an instance and its answer back: waits for its turn, tries one
+//! One request on its way to an instance and its answer back: it waits for its turn, tries one
 //! instance after another where that is safe, and never lets a truncated answer look whole.
 
 mod answer;
@@ -36,8 +36,8 @@ use metrics::CLIENT_GONE;
 use router_core::http::body::{BadChunks, Body};
 use router_core::http::response::BadResponse;
 
-/// Its future is made anew for each request, and moved to where it stays: what is rare is awaited
-/// apart. Of an `async fn`'s the exchange would be a part twice.
+/// Forwards a request. Its future is made anew for each one, and moved to where it stays: what is
+/// rare is awaited apart. The future of an `async fn` would contain the exchange twice.
 pub fn forward(mut exchange: Exchange<'_>) -> impl Future<Output = Option<After>> {
     exchange.connection.thread.budget.borrow_mut().deposit();
     async move {
@@ -53,7 +53,7 @@ pub fn forward(mut exchange: Exchange<'_>) -> impl Future<Output = Option<After>
             Err(BadChunks) => return exchange.bad_body(BAD_BODY, &mut counts).await,
         };
         counts.bytes_in += early as u64;
-        // Without memory until there is an answer.
+        // It has no memory until there is an answer.
         let mut sent = Vec::new();
         let begun = None;
         let result =
@@ -63,7 +63,7 @@ pub fn forward(mut exchange: Exchange<'_>) -> impl Future<Output = Option<After>
     }
 }
 
-/// A request that the lane has begun, in a task, from where it is.
+/// Goes on in a task with a request that the lane has begun, from where it is.
 pub async fn go_on(
     connection: &Connection,
     underway: Underway,
@@ -114,8 +114,8 @@ impl Exchange<'_> {
                 },
             };
             let mut endpoint = begun.permit.endpoint.clone();
-            // The head and the body so far, in one write. The body's bytes stay in the buffer for
-            // another attempt until more of it has to be read.
+            // The head and the body so far go out in one write. The body's bytes stay in the buffer
+            // for another attempt until more of it has to be read.
             self.out.truncate(head_length);
             if self.is_transparent() {
                 // The client's own words stand.

@@ -1,8 +1,8 @@
-//! Clients that ask for what needs no wait of its own: files from memory, and answers of instances
-//! that are short, or that the client takes as they come. They have no task, no waker and no timer:
-//! those that can be read, and the instances that were asked for them, are read and answered one
-//! behind the other, which meets warm caches at every step. Who asks for anything else has a task
-//! again: whoever starts the lane says how. Each thread has one.
+//! Clients whose requests need no wait of their own: for files from memory, and for answers of
+//! instances that are short, or that the client takes as they come. They have no task, no waker and
+//! no timer: those that can be read, and the instances that were asked for them, are read and
+//! answered one behind the other, which meets warm caches at every step. A client that asks for
+//! anything else has a task again; the starter of the lane says how. Each thread has one lane.
 
 mod client;
 pub mod entrant;
@@ -37,18 +37,18 @@ use super::presence::Presence;
 use super::registration::FLAGS;
 use super::wire::Wire;
 
-/// Clients that are answered before others have their turn: less than a millisecond. Of long
-/// answers no more than one of them might have, which takes as long.
+/// Clients that are answered before others have their turn: less than a millisecond. The bytes of
+/// their long answers are limited to what one of them might have, which takes as long.
 const EVENTS_MAX: usize = 128;
-/// How late a client may be told that it has asked for nothing for too long.
+/// The delay after which a client may be told that it has asked for nothing for too long.
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
-/// Its client ended its half, or all of it.
+/// The events of a client that ended its half, or all of it.
 const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// Clients that may come in: no more than there are connections.
+/// The entrance for clients that come in: no more than there are connections.
 pub type Entrance = UnboundedSender<LaneEntrant>;
 
-/// Gives a task to a client that has to leave.
+/// The function that gives a task to a client that has to leave.
 pub type HandBack = Box<dyn Fn(Connection, Presence, Start)>;
 
 type Events = Vec<(Source, EventFlags)>;
@@ -61,7 +61,7 @@ pub struct Lane {
     events: Events,
     scratch: LaneScratch,
     timer: LazyTimer,
-    /// Nobody has waited for too long before that.
+    /// The time before which nobody has waited for too long.
     sweep_at: Instant,
 }
 
@@ -90,7 +90,7 @@ impl Lane {
         })
     }
 
-    /// As long as its thread.
+    /// Runs as long as its thread.
     pub async fn run(mut self) {
         loop {
             poll_fn(|context| self.poll_news(context)).await;
@@ -152,12 +152,12 @@ impl Lane {
                 return;
             }
         }
-        // Where it cannot be watched here it waits by itself.
+        // A client that cannot be watched here waits by itself.
         let start = Start::Waiting(entrant.limits);
         (self.hand_back)(entrant.connection, entrant.presence, start);
     }
 
-    /// As many as have their turn; how many those are.
+    /// Serves as many events as have their turn, and returns how many those are.
     fn serve(&mut self) -> usize {
         let mut events = std::mem::take(&mut self.events);
         self.scratch.now = Instant::now();
@@ -177,7 +177,7 @@ impl Lane {
         served
     }
 
-    /// From a client.
+    /// Handles an event of a client.
     fn heard(&mut self, key: usize, flags: EventFlags) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let has_ended = flags.intersects(ENDED);
@@ -195,13 +195,13 @@ impl Lane {
         }
     }
 
-    /// From an instance.
+    /// Handles an event of an instance.
     fn answered(&mut self, descriptor: usize) {
         let Some(key) = self.scratch.registrations.client(descriptor) else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.step(&mut self.scratch) {
             None => {}
-            // For a piece of an answer the limit may be another one than for its head.
+            // A piece of an answer may have another limit than its head.
             Some(Step::Waits) => self.sweep_at = self.sweep_at.min(client.until()),
             Some(Step::Passed) => {
                 self.sweep_at = self.sweep_at.min(client.until());
@@ -215,7 +215,7 @@ impl Lane {
         }
     }
 
-    /// A client that can be read. Whether it was answered, and stays.
+    /// Serves a client that can be read; returns whether it was answered, and stays.
     fn serve_one(&mut self, key: usize) -> bool {
         let Some(client) = self.clients.get_mut(key) else { return false };
         match client.turn(&mut self.scratch, key) {
@@ -235,7 +235,7 @@ impl Lane {
         false
     }
 
-    /// With what an instance was asked for it.
+    /// Lets a client go with the request that an instance was asked for.
     fn leave(&mut self, key: usize) {
         let Some(underway) = self.clients.get_mut(key).and_then(|client| client.underway.take())
         else {
@@ -244,7 +244,7 @@ impl Lane {
         self.go(key, |limits| Start::Underway(underway, limits));
     }
 
-    /// It has a task from now on.
+    /// Gives a client a task of its own from now on.
     fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> Start) {
         let LaneEntrant { connection, presence, limits } = self.clients.remove(key).entrant;
         if let Wire::Plain(plain) = &connection.stream {
@@ -253,8 +253,8 @@ impl Lane {
         (self.hand_back)(connection, presence, start(limits));
     }
 
-    /// Ends those that have asked for nothing for too long. Whose answer does not come has a task
-    /// that says so.
+    /// Ends clients that have asked for nothing for too long. A client whose answer does not come
+    /// gets a task that says so.
     fn sweep(&mut self, now: Instant) {
         let (mut next, mut late) = (None, Vec::new());
         for (key, client) in &self.clients {
@@ -274,7 +274,7 @@ impl Lane {
     }
 }
 
-/// What can be read or has ended by now.
+/// Adds what can be read or has ended by now.
 fn look(epoll: &OwnedFd, into: &mut Events) {
     let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
     match epoll::wait(epoll, &mut room, Some(&Timespec::default())) {

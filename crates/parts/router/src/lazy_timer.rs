@@ -7,12 +7,12 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Set when somebody first waits, and put off when it rings too early.
+/// A timer that is set when somebody first waits, and put off when it rings too early.
 #[derive(Default)]
 pub struct LazyTimer(RefCell<Option<Pin<Box<Sleep>>>>);
 
 impl LazyTimer {
-    /// Ready at `deadline`. Of those that wait, all are of one task.
+    /// Ready at `deadline`. All that wait on it are of one task.
     pub fn poll(&self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         let mut sleep = self.0.borrow_mut();
         let sleep = sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline))).as_mut();

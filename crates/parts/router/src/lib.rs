@@ -1,6 +1,6 @@
 //! The router's shell: one thread per core that serves from an immutable snapshot, and a control
-//! task that keeps the snapshot up with the store. Knows no agent and no checker; `node.rs` starts
-//! and stops it.
+//! task that keeps the snapshot up with the store. It knows no agent and no checker; `node.rs`
+//! starts and stops it.
 
 pub mod alone;
 pub mod announced;
@@ -88,18 +88,18 @@ pub use shared::Secure;
 
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Where Host decides. Applications' own ports are on the same address. None: nothing is taken
-    /// from the public, only what routers of other nodes bring.
+    /// The public address where Host decides; applications' own ports are on the same address.
+    /// `None` if nothing is taken from the public, only what routers of other nodes bring.
     pub public: Option<SocketAddr>,
-    /// Where clients speak TLS; only beside a public address.
+    /// The address where clients speak TLS; only set beside a public address.
     pub secure: Option<Secure>,
-    /// Proxies that say of each connection whose it is. None: everybody connects for themselves.
+    /// The proxies that say whose each connection is; `None` if all clients connect directly.
     pub announced_by: Option<Senders>,
     pub telling: Telling,
-    /// None for one per core.
+    /// The number of threads; `None` for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
-    /// Of one thread.
+    /// The most connections that one thread holds.
     pub connections_max: usize,
     pub listeners: Arc<Listeners>,
 }
@@ -111,20 +111,20 @@ pub struct RouterHandle {
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// One public port, as people are told.
+/// One public port, as people are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicPort {
     pub address: SocketAddr,
-    /// None where Host decides.
+    /// The application that owns the port; `None` where Host decides.
     pub application: Option<ApplicationName>,
-    /// None where HTTP is spoken.
+    /// The transport of the port; `None` where HTTP is spoken.
     pub transport: Option<Transport>,
     pub error: Option<String>,
-    /// Of what came there, where HTTP is not spoken.
+    /// The traffic that came there; `None` where HTTP is spoken.
     pub traffic: Option<Traffic>,
 }
 
-/// Binds the public address and starts the threads. Must be called on the control runtime, whose
+/// Binds the public address and starts the threads. It must be called on the control runtime, whose
 /// pool reads static files. Routing begins with `RouterHandle::control`.
 pub fn start(
     config: &RouterConfig,
@@ -204,7 +204,7 @@ fn start_threads(
 }
 
 impl RouterHandle {
-    /// Lets requests go to other nodes and come from them. Before `control`.
+    /// Lets requests go to other nodes and come from them; to be called before `control`.
     pub fn connect(&self, peers: Arc<dyn RouterPeers>) {
         let router = Arc::downgrade(&self.shared);
         peers.set_router(Box::new(move |call| {
@@ -215,12 +215,14 @@ impl RouterHandle {
         self.shared.peers.set(peers).ok();
     }
 
-    /// The control task: to be run under supervision, again after a fault. Ends with the store.
+    /// Returns the control task, to be run under supervision and again after a fault. It ends with
+    /// the store.
     pub fn control(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         control::run(self.shared.clone(), self.records.clone())
     }
 
-    /// Tells the checker which instances refused; best effort, off the path of requests.
+    /// Returns the task that tells the checker which instances refused; best effort, off the path
+    /// of requests.
     pub fn suspicions(&self) -> impl Future<Output = ()> + Send + use<> {
         let receiver = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).take();
         let records = self.records.clone();
@@ -236,17 +238,17 @@ impl RouterHandle {
         }
     }
 
-    /// Where Host decides, as it was bound.
+    /// Returns the address where Host decides, as it was bound.
     pub fn public(&self) -> Option<SocketAddr> {
         self.shared.public
     }
 
-    /// Where clients speak TLS, as it was bound.
+    /// Returns the address where clients speak TLS, as it was bound.
     pub fn secure(&self) -> Option<SocketAddr> {
         self.shared.secure.as_ref().map(|secure| secure.address)
     }
 
-    /// Requests that come from now on go to this release.
+    /// Returns whether requests that come from now on go to this release.
     pub fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
         let table = self.shared.table.load();
         let Some(application) = table.by_host(format!("{name}.localhost").as_bytes()) else {
@@ -280,24 +282,24 @@ impl RouterHandle {
         std::iter::once(public).chain(secure).chain(own).collect()
     }
 
-    /// Accepts no more, ends what is under way within `limit`, and waits for that. Blocks.
+    /// Accepts no more, ends what is under way within `limit`, and waits for that. It blocks.
     pub fn stop(&self, limit: Duration) {
         self.tell_to_stop(Stop { limit, awaits: Awaited::Answers });
         self.join();
     }
 
-    /// Accepts no more and lets every client ask once more, within `limit`: its next answer tells
-    /// it to connect again. Needs the store no longer. Returns at once; see `has_left`.
+    /// Accepts no more and lets every client ask once more within `limit`: its next answer tells it
+    /// to connect again. The store is no longer needed. It returns at once; see `has_left`.
     pub fn leave(&self, limit: Duration) {
         self.tell_to_stop(Stop { limit, awaits: Awaited::Connections });
     }
 
-    /// Whether nothing is under way any more.
+    /// Returns whether nothing is under way any more.
     pub fn has_left(&self) -> bool {
         self.joins().iter().all(JoinHandle::is_finished)
     }
 
-    /// Until the limit that `leave` set. Blocks.
+    /// Waits for the threads until the limit that `leave` set. It blocks.
     pub fn join(&self) {
         let joins = std::mem::take(&mut *self.joins());
         for join in joins {
@@ -317,8 +319,8 @@ impl RouterHandle {
     }
 }
 
-/// One thread after the other serves the routers of other nodes. Where there is no room, or this
-/// router has stopped, the other one goes elsewhere.
+/// Hands a call of another node's router to the next thread in turn. If there is no room, or this
+/// router has stopped, the caller is refused and goes elsewhere.
 fn take_call(shared: &Shared, call: RouterCall) {
     let turn = shared.serials.fetch_add(1, Ordering::Relaxed);
     let count = shared.threads.len().max(1);

@@ -1,5 +1,5 @@
-//! Bytes of one connection or flow that were passed on so far. Whoever passes them on counts them
-//! here; on an application's own port they count for the port at the same time.
+//! Bytes of one connection or flow that were passed on so far. They are counted here as they are
+//! passed on; on an application's own port they count for the port at the same time.
 
 use std::cell::{Cell, OnceCell};
 
@@ -15,18 +15,18 @@ pub enum Direction {
 pub struct Moved {
     from_client: Cell<u64>,
     to_client: Cell<u64>,
-    /// By a pipe in the kernel.
+    /// The bytes that went through a pipe in the kernel.
     pub spliced: Cell<u64>,
     port: OnceCell<Taken>,
 }
 
 impl Moved {
-    /// It is open on that port until this is dropped.
+    /// Counts for a port, on which it is open until this is dropped.
     pub fn through(port: Taken) -> Moved {
         Moved { port: port.into(), ..Moved::default() }
     }
 
-    /// From now on; once.
+    /// Counts for a port from now on; to be called once.
     pub fn goes_through(&self, port: Taken) {
         self.port.set(port).ok();
     }

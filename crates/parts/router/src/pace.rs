@@ -1,5 +1,5 @@
-//! How long a write may wait for the other side: for each piece, and of a client that is sent an
-//! answer for all of it, too. Knows no socket.
+//! The time that a write may wait for the other side: for each piece, and for a client that is sent
+//! an answer, for all of it, too. It knows no socket.
 
 use std::cell::Cell;
 use std::io::Result;
@@ -10,22 +10,23 @@ use tokio::time::Instant;
 use super::limits::patience;
 use super::time_limit::within;
 
-/// A client that takes nothing for so long is gone.
+/// The time after which a client that takes nothing is gone.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How a client takes what it is sent. By a byte at a time it would take its answer for ever.
+/// The pace at which a client takes what it is sent. By a byte at a time it would take its answer
+/// for ever.
 #[derive(Debug, Default)]
 pub struct Pace {
     taken: Cell<u64>,
-    /// While there was something to send.
+    /// The time waited while there was something to send.
     waited: Cell<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub enum Patience<'a> {
-    /// With each piece.
+    /// The limit for each piece.
     Each(Duration),
-    /// With each piece as long as with any client, in all a second more for each 240 bytes.
+    /// For each piece the limit of any client, in all a second more for each 240 bytes.
     Paced(&'a Pace),
 }
 
@@ -34,12 +35,12 @@ impl Pace {
         self.taken.set(self.taken.get() + count as u64);
     }
 
-    /// It did not take everything at once.
+    /// Returns whether the client did not take everything at once.
     pub fn has_waited(&self) -> bool {
         !self.waited.get().is_zero()
     }
 
-    /// Until `ready`, within `limit` and what is left for all.
+    /// Waits until `ready`, within `limit` and what is left for all.
     pub async fn wait<T>(
         &self,
         limit: Duration,

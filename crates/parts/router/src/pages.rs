@@ -1,15 +1,15 @@
 //! Answers of the router itself: short pages for people, one header for machines.
 
-/// Who asks again sooner finds the same.
+/// Seconds after which a client may ask again; one that asks sooner finds the same.
 const RETRY_AFTER_SECONDS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     pub status: u16,
-    /// In `X-Cortex-Error`.
+    /// The value of `X-Cortex-Error`.
     pub reason: &'static str,
     pub text: &'static str,
-    /// What the owner of an application can do with a node's commands.
+    /// The commands of a node that the owner of an application can use.
     pub hint: &'static str,
 }
 
@@ -21,7 +21,7 @@ pub const NO_APPLICATION: Page = Page {
 };
 pub const NO_FILE: Page =
     Page { status: 404, reason: "no-file", text: "There is nothing under this address.", hint: "" };
-/// To whoever sends something to a site of files.
+/// The answer to a client that sends something to a site of files.
 pub const FILES_ONLY: Page = Page {
     status: 405,
     reason: "files-only",
@@ -115,7 +115,7 @@ pub const BODY_TOO_LARGE: Page = Page {
     text: "The body of the request is larger than this application takes.",
     hint: "Its owner can raise `body_size` in `cortex.toml`.",
 };
-/// To `OPTIONS` that were to go no further.
+/// The answer to `OPTIONS` that were to go no further.
 pub const FOR_ROUTER: Page = Page {
     status: 200,
     reason: "max-forwards",
@@ -153,7 +153,7 @@ pub fn phrase(status: u16) -> &'static str {
 }
 
 impl Page {
-    /// Where there is no node whose commands could help.
+    /// Returns the page for a router without a node whose commands could help.
     pub fn without_hint(self) -> Page {
         Page { hint: "", ..self }
     }
@@ -162,7 +162,7 @@ impl Page {
         self.write_with(None, out, head_only, keep_alive);
     }
 
-    /// `detail` is a paragraph of its own.
+    /// Writes the page; `detail` is a paragraph of its own.
     pub fn write_with(
         &self,
         detail: Option<&str>,
@@ -202,7 +202,8 @@ impl Page {
     }
 }
 
-/// What an application answered is in it: a browser must not take that for markup.
+/// Returns text without markup: what an application answered is in it, and a browser must not take
+/// that for markup.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,5 +1,5 @@
 //! The right to have a request in flight on an endpoint, from the queue that gives it to the end of
-//! the request. Whatever becomes of that, it goes back when it is dropped.
+//! the request. It goes back when it is dropped, whatever becomes of the request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,22 +7,22 @@ use std::time::Instant;
 use super::endpoint::Endpoint;
 use super::queue::{Place, Queue};
 
-/// The right to have one request in flight on an endpoint. Giving it back hands it to whoever
-/// waits longest.
+/// The right to have one request in flight on an endpoint. Giving it back lets the client enter
+/// whose turn it is.
 #[derive(Debug)]
 pub struct Permit {
     pub endpoint: Arc<Endpoint>,
     queue: Arc<Queue>,
-    /// Where the queue counts places.
+    /// The place that it holds, if the queue counts places.
     held: Option<Box<Held>>,
 }
 
-/// What the queue counts.
+/// A place as the queue counts it.
 #[derive(Debug)]
 struct Held {
     place: Place,
     since: Instant,
-    /// To the end of the request.
+    /// Whether it was served to the end of the request.
     was_served: bool,
 }
 
@@ -35,19 +35,19 @@ impl Permit {
         })
     }
 
-    /// The queue counts it as this one's.
+    /// Records that the queue counts it as this client's.
     pub(super) fn hold(&mut self, place: Place) {
         self.held = Some(Box::new(Held { place, since: Instant::now(), was_served: false }));
     }
 
-    /// The instance has said all that it was asked for.
+    /// Records that the instance has sent all that it was asked for.
     pub(super) fn served(&mut self) {
         if let Some(held) = &mut self.held {
             held.was_served = true;
         }
     }
 
-    /// It is nobody's any more.
+    /// Gives back the place of the client, if the queue counted one.
     pub(super) fn let_go(&mut self) {
         if let Some(held) = self.held.take() {
             self.queue.let_go(held.place, held.since.elapsed(), held.was_served);

@@ -23,7 +23,7 @@ use super::pace::Patience;
 use super::registration::UpstreamRegistration;
 use os::loopback;
 
-/// By so much the head of an answer may be longer than that of the one before.
+/// The bytes by which the head of an answer may be longer than that of the one before.
 pub(super) const HEAD_SLACK: usize = 256;
 /// Long answers to a client on this machine whose heads go ahead of them. Linux lets a receiver's
 /// window grow to what its buffer has free behind what has just come (`tcp_grow_window`), and sends
@@ -33,20 +33,21 @@ pub(super) const HEAD_SLACK: usize = 256;
 const HEADS_AHEAD: u8 = 4;
 
 pub struct Plain {
-    // Before the stream, which it must not outlive.
+    // This stands before the stream, which it must not outlive.
     watch: OnceCell<AsyncFd<RawFd>>,
     stream: TcpStream,
     timer: LazyTimer,
-    /// A read takes so much at most, where a long answer is expected.
+    /// The most bytes that a read takes, while a long answer is expected.
     brief: Cell<Option<usize>>,
-    /// `HEADS_AHEAD` at most.
+    /// The number of heads that went ahead, `HEADS_AHEAD` at most.
     heads_ahead: Cell<u8>,
-    /// In the lane of its thread, where it leads to an instance and no task has waited since.
+    /// The registration in the lane of its thread, if it leads to an instance and no task has
+    /// waited since.
     registration: RefCell<Option<UpstreamRegistration>>,
 }
 
 impl From<TcpStream> for Plain {
-    /// It must not block.
+    /// Takes over a stream, which must not block.
     fn from(stream: TcpStream) -> Plain {
         Plain {
             watch: OnceCell::new(),
@@ -59,7 +60,7 @@ impl From<TcpStream> for Plain {
     }
 }
 
-/// Not ready is `WouldBlock`.
+/// Returns `WouldBlock` when the socket is not ready.
 impl Read for &Plain {
     fn read(&mut self, room: &mut [u8]) -> Result<usize> {
         self.read_into(room)
@@ -113,13 +114,13 @@ impl Plain {
         }
     }
 
-    /// Watched by somebody else from now on, who knows how long to wait.
+    /// Leaves the watch to somebody else from now on, who knows how long to wait.
     pub fn unwatch(&mut self) {
         self.watch.take();
         self.timer = LazyTimer::default();
     }
 
-    /// Whether the lane watches it already: then what comes is an answer for that client.
+    /// Returns whether the lane watches it already; if so, what comes is an answer for that client.
     pub fn is_registered_for(&self, client: usize) -> bool {
         self.registration.borrow().as_ref().inspect(|one| one.wait_for(client)).is_some()
     }
@@ -128,7 +129,7 @@ impl Plain {
         self.registration.replace(Some(registration));
     }
 
-    /// The lane waits for nothing from there.
+    /// Tells the lane to wait for nothing from there.
     pub fn calm(&self) {
         if let Some(registration) = &*self.registration.borrow() {
             registration.calm();
@@ -148,7 +149,7 @@ impl Plain {
         Ok(self.watch.get_or_init(|| watch))
     }
 
-    /// Without asking the kernel where the runtime knows that it is in vain.
+    /// Does some work without asking the kernel if the runtime knows that it is in vain.
     pub fn try_io<R>(&self, interest: Interest, work: impl FnOnce() -> Result<R>) -> Result<R> {
         match self.watch.get() {
             Some(watch) => watch.try_io(interest, |_| work()),
@@ -156,7 +157,7 @@ impl Plain {
         }
     }
 
-    /// One task at a time waits for it: whoever asked last is woken.
+    /// Waits for something to read. One task at a time may wait: the last one that asked is woken.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let ready = ready!(self.watch()?.poll_read_ready(cx));
         Poll::Ready(ready.map(drop))
@@ -203,12 +204,13 @@ impl Plain {
         self.brief.set(Some(head + HEAD_SLACK));
     }
 
-    /// Whether it did.
+    /// Returns whether it expected a long answer, and expects any from now on.
     pub fn expect_any(&self) -> bool {
         self.brief.take().is_some()
     }
 
-    /// Whether the head of this long answer should be a segment of its own; asked once for each.
+    /// Returns whether the head of this long answer should be a segment of its own; asked once for
+    /// each.
     pub fn sends_head_ahead(&self) -> bool {
         let so_far = self.heads_ahead.get();
         self.heads_ahead.set(HEADS_AHEAD.min(so_far + 1));
@@ -220,7 +222,7 @@ impl Plain {
         let result = self.try_io(Interest::READABLE, || {
             let (count, _) = recv(&self.stream, &mut *room, RecvFlags::empty())?;
             if 0 < count && count < room.len() {
-                // Makes the runtime forget that the socket was readable, as its own reads do.
+                // This makes the runtime forget that the socket was readable, as its own reads do.
                 partial = Some(count);
                 return Err(ErrorKind::WouldBlock.into());
             }
@@ -238,7 +240,7 @@ impl Plain {
                     patience.took(count);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Apart, so that what need not wait is small.
+                    // The wait is boxed, so that a write that need not wait is small.
                     Box::pin(patience.wait(self.writable())).await?;
                 }
                 Err(error) => return Err(error),
@@ -247,12 +249,12 @@ impl Plain {
         Ok(())
     }
 
-    /// Past the C library, whose calls can be cancelled, which costs each of them something.
+    /// Writes past the C library, whose calls can be cancelled, which costs each of them something.
     pub fn try_write(&self, bytes: &[u8]) -> Result<usize> {
         self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?))
     }
 
-    /// The same. Where more is written at once behind it, it waits for that.
+    /// Writes likewise; if `more` is written at once behind the bytes, they wait for that.
     pub fn try_write_before(&self, bytes: &[u8], more: bool) -> Result<usize> {
         let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
         self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, flags)?))
@@ -265,7 +267,7 @@ impl Plain {
         })
     }
 
-    /// Two pieces in one write. Where more is written at once behind them, they wait for that.
+    /// Writes two pieces at once; if `more` is written at once behind them, they wait for that.
     pub async fn write_pieces(
         &self,
         pieces: [&[u8]; 2],
@@ -292,7 +294,7 @@ impl Plain {
         Ok(())
     }
 
-    /// As for streams of tokio.
+    /// Reads like a stream of tokio.
     pub fn poll_read(&self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         loop {
             match self.read_into(room.initialize_unfilled()) {
@@ -315,7 +317,7 @@ impl Plain {
         }
     }
 
-    /// Bytes that have come and were not read; none at the end, or when it broke.
+    /// Returns how many bytes have come and were not read; `None` at the end, or when it broke.
     pub fn peek(&self) -> Option<usize> {
         let mut space = [MaybeUninit::new(0)];
         let work = || SockRef::from(&self.stream).peek(&mut space);
@@ -326,7 +328,7 @@ impl Plain {
         }
     }
 
-    /// The first byte that was not read; none at the end.
+    /// Returns the first byte that was not read; `None` at the end.
     pub fn first(&self) -> Result<Option<u8>> {
         let mut first = [0];
         let count = self.try_io(Interest::READABLE, || {
@@ -339,8 +341,8 @@ impl Plain {
         self.stream.peer_addr()
     }
 
-    /// Nothing came, not even an end: it can be used again. What came just now the runtime may not
-    /// have heard of: for certain, the kernel is asked.
+    /// Returns whether nothing came, not even an end, so that it can be used again. The runtime may
+    /// not have heard of what came just now: `for_certain` asks the kernel.
     pub fn is_untouched(&self, for_certain: bool) -> bool {
         let is_quiet =
             || self.registration.borrow().as_ref().is_some_and(UpstreamRegistration::is_quiet);

@@ -1,5 +1,5 @@
-//! What one thread keeps for reuse: buffers, and idle connections to instances
-//! and to routers of other nodes.
+//! The stock that one thread keeps for reuse: buffers, pipes, and idle connections to instances and
+//! to routers of other nodes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,33 +13,41 @@ use super::endpoint::Endpoint;
 use super::splice::Pipe;
 use super::wire::Wire;
 
-/// With these a body of 100 KB took 3 reads and 3 writes instead of 7 of each.
+/// The size of a large buffer, in bytes: with it a body of 100 KB took 3 reads and 3 writes instead
+/// of 7 of each.
 const LARGE_BYTES: usize = 128 * 1024;
-/// Only clients that do not keep up hold one: 8 MiB per thread; beyond, small ones have to do.
+/// Large buffers in use: only clients that do not keep up hold one. That is 8 MiB per thread;
+/// beyond, small ones have to do.
 const LARGE_USED_MAX: usize = 64;
-/// One serves all clients that keep up, and stays in the processor's cache.
+/// Large buffers kept: one serves all clients that keep up, and stays in the processor's cache.
 const LARGE_KEPT: usize = 2;
-/// Only clients that do not keep up hold one for long; two descriptors each, and what is in it.
+/// Pipes in use: only clients that do not keep up hold one for long. Each is two descriptors, and
+/// what is in it.
 const PIPES_USED_MAX: usize = 64;
-/// As with large buffers.
+/// Pipes kept, as few as large buffers for the same reason.
 const PIPES_KEPT: usize = 2;
-/// 4 MiB per thread.
+/// Buffers kept for reading and as many for writing: 4 MiB each per thread.
 const BUFFERS_KEPT: usize = 256;
-/// The head of a request, as most are.
+/// The memory for the head of a request, in bytes, which is enough for most.
 const HEAD_BYTES: usize = 1024;
-/// 256 KiB per thread.
+/// Heads' memories kept: 256 KiB per thread.
 const HEADS_KEPT: usize = 256;
-/// What an instance or another node is asked for at once by one thread, with room for bursts.
+/// Idle connections that one thread keeps to an endpoint: what it asks of an instance or another
+/// node at once, with room for bursts.
 const IDLE_PER_ENDPOINT_MAX: usize = 512;
-/// To all of them together, by one thread: each is a descriptor, of which clients want some too.
+/// Idle connections that one thread keeps to all endpoints together: each is a descriptor, and
+/// clients need some too.
 const IDLE_MAX: usize = 4_096;
-/// So many make room at once: to find the oldest costs as much for one.
+/// Connections closed at once to make room: to find the single oldest one would cost as much.
 const LET_GO: usize = 64;
-/// Shorter than most servers keep them, so that few are found closed.
+/// The time that a connection is kept idle: shorter than most servers keep them, so that few are
+/// found closed.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
-/// A request that must not be sent twice takes no connection that is about to be closed.
+/// The idle time up to which a connection is fresh: a request that must not be sent twice takes
+/// none that is about to be closed.
 const FRESH: Duration = Duration::from_secs(1);
-/// Those to other nodes cost a handshake, and routers keep them more than twice as long.
+/// The idle time of connections to other nodes, which cost a handshake; routers keep them more than
+/// twice as long.
 const FAR_IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -76,7 +84,7 @@ impl Pool {
         Buffer::within(kept.unwrap_or_else(|| vec![0; BUFFER_BYTES]))
     }
 
-    /// For a piece of a long body, to be given back before the next wait for one.
+    /// Returns a buffer for a piece of a long body, to be given back before the next wait for one.
     pub fn large(&self) -> Buffer {
         if self.large_used.get() >= LARGE_USED_MAX {
             return self.buffer();
@@ -101,7 +109,8 @@ impl Pool {
         }
     }
 
-    /// For a long body. None where there are enough already, or the kernel gives none.
+    /// Returns a pipe for a long body; `None` if there are enough already, or the kernel gives
+    /// none.
     pub fn pipe(&self) -> Option<LentPipe> {
         let pipes = &self.pipes;
         if pipes.used.get() >= PIPES_USED_MAX {
@@ -113,7 +122,7 @@ impl Pool {
         Some(LentPipe { pipes: pipes.clone(), pipe })
     }
 
-    /// Before bytes come.
+    /// Gives a hollow buffer its memory before bytes come.
     pub fn fill_out(&self, buffer: &mut Buffer) {
         if buffer.is_hollow() {
             *buffer = self.buffer();
@@ -124,7 +133,7 @@ impl Pool {
         self.write.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
     }
 
-    /// A copy in no more memory than it needs.
+    /// Returns a copy in no more memory than it needs.
     pub fn head(&self, bytes: &[u8]) -> Vec<u8> {
         if bytes.len() > HEAD_BYTES {
             return bytes.to_vec();
@@ -149,8 +158,8 @@ impl Pool {
         }
     }
 
-    /// An idle connection that is still open: one that ends at this moment may be found, too, and
-    /// what is sent there is lost, unless it is `only_fresh`.
+    /// Takes an idle connection that is still open. One that ends at this moment may be found, too,
+    /// and what is sent there is lost, unless it is `only_fresh`.
     pub fn take(&self, endpoint: &Endpoint, only_fresh: bool, now: Instant) -> Option<Wire> {
         let mut pool = self.idle.borrow_mut();
         let idle = pool.get_mut(&endpoint.pool_key())?;
@@ -209,7 +218,7 @@ impl Pool {
         self.idle_count.set(count);
     }
 
-    /// Lets go of connections that are old or lead to an instance that is on its way out.
+    /// Closes connections that are old or lead to an instance that is on its way out.
     pub fn sweep(&self) {
         self.retain(|one| {
             one.since.elapsed() <= one.time_max() && one.endpoint.keeps_connections()
@@ -223,7 +232,7 @@ struct Pipes {
     used: Cell<usize>,
 }
 
-/// Goes back to its pool.
+/// A pipe that goes back to its pool when it is dropped.
 pub struct LentPipe {
     pipes: Rc<Pipes>,
     pipe: Rc<Pipe>,
@@ -241,7 +250,7 @@ impl Drop for LentPipe {
     fn drop(&mut self) {
         self.pipes.used.set(self.pipes.used.get() - 1);
         let mut kept = self.pipes.kept.borrow_mut();
-        // What is left in one belongs to a client that is gone.
+        // What is left in a pipe belongs to a client that is gone.
         if self.pipe.is_empty() && kept.len() < PIPES_KEPT {
             kept.push(self.pipe.clone());
         }

@@ -1,11 +1,12 @@
-//! Counts what a thread has under way: connections, and requests, each for as long as it lives.
+//! The counts of what a thread has under way: connections, and requests, each for as long as it
+//! lives.
 
 use std::rc::Rc;
 
 use super::clients::Held;
 use super::thread::Thread;
 
-/// One connection less when it ends, however it ends.
+/// A connection that is counted until it ends, however it ends.
 pub struct CountedConnection(Rc<Thread>);
 
 impl Drop for CountedConnection {

@@ -1,6 +1,6 @@
-//! The one queue of waiting requests of an application, across all threads. Its lock is touched
-//! only when no endpoint has room, and where all endpoints are limited, so that it is known who has
-//! how many places. A permit that comes free goes to the client whose turn it is.
+//! The one queue of waiting requests of an application, across all threads. Its lock is taken only
+//! when no endpoint has room, and where all endpoints are limited, so that it is known who has how
+//! many places. A permit that comes free goes to the client whose turn it is.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,31 +20,36 @@ use super::permit::Permit;
 use super::table::RoutedApplication;
 use runtime::driver::Clock;
 
-/// Seconds of work for a fast application; who comes later is better told at once.
+/// Requests that wait for one application: seconds of work for a fast one; a later request is
+/// better refused at once.
 const QUEUE_LENGTH_MAX: usize = 1_000;
-/// People have left by then.
+/// The time that a request may wait; people have left by then.
 const QUEUE_TIME_MAX: Duration = Duration::from_secs(30);
-/// An endpoint that was left alone is tried again by time, which wakes nobody.
+/// The time between two looks of a waiting request: an endpoint that was left alone is tried again
+/// by time, which wakes nobody.
 const RECHECK: Duration = Duration::from_millis(50);
-/// One look serves all who wait, so where many do, each looks less often.
+/// Waiting requests for which the time between two looks grows by one `RECHECK`: one look serves
+/// them all, so where many wait, each looks less often.
 const LOOKS_PER_RECHECK: u32 = 32;
-/// Another thread may be quicker; then the line is the place to be.
+/// Attempts to enter a chosen endpoint, as another thread may be quicker; after them the request
+/// stands in line.
 const ENTER_TRIES: usize = 4;
-/// So long a request waits for the endpoint that its key belongs to, if that is only busy.
+/// The time that a request waits for the endpoint that its key belongs to, if that is only busy.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Waiting requests whose own endpoints are looked at when something comes free.
 const LOOK_AHEAD: usize = 64;
 
-/// So many times what a slow request takes it lets those go first who are quick.
+/// The multiple of a slow request's expected time for which it lets quick ones go first.
 const SLOW_PATIENCE: u32 = 2;
-/// Of the time that it may wait at all, so that it is served before that is over.
+/// The divisor of a slow request's time limit: it gives way no longer than that part, so that it is
+/// served before the limit is over.
 const SLOW_PART: u32 = 2;
 
-/// Of every application's queue.
+/// The limits of every application's queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
     pub length_max: usize,
-    /// From the request's arrival to its last attempt.
+    /// The time from the request's arrival to its last attempt.
     pub time_max: Duration,
 }
 
@@ -56,9 +61,9 @@ impl Default for QueueLimits {
 
 #[derive(Debug)]
 pub struct Queue {
-    /// What the control task published last; none once the application is gone.
+    /// The state that the control task published last; `None` once the application is gone.
     pub current: ArcSwapOption<RoutedApplication>,
-    /// Told when a draining endpoint is empty.
+    /// Notified when a draining endpoint is empty.
     pub control: Arc<Notify>,
     pub limits: QueueLimits,
     clock: Clock,
@@ -70,21 +75,21 @@ pub struct Queue {
 #[derive(Debug)]
 struct Line {
     fair: Fair<Waiter>,
-    /// Of requests whose places are counted.
+    /// The service times of requests whose places are counted.
     times: ServiceTimes,
 }
 
-/// Whose a waiting request is, and what it costs: see `router_core::fair`.
+/// The client of a waiting request, and what the request costs: see `router_core::fair`.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub class: u64,
     pub cost: u32,
-    /// None for what may take any time: a connection.
+    /// The kind of the request; `None` for what may take any time, which is a connection.
     pub kind: Option<Kind>,
 }
 
 impl Place {
-    /// Where nothing is known but who it is.
+    /// Returns the place of a client of which nothing but its address is known.
     pub fn of(client: IpAddr) -> Place {
         Place { class: request_key::of_address(client), cost: fair::cost(None), kind: None }
     }
@@ -134,8 +139,8 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Without waiting; nobody overtakes the line. With `whose`, the place is counted for that
-    /// client.
+    /// Enters an endpoint without waiting; nobody overtakes the line. With `whose`, the place is
+    /// counted for that client.
     pub fn try_enter(
         self: &Arc<Queue>,
         application: &RoutedApplication,
@@ -157,7 +162,7 @@ impl Queue {
         Some(permit)
     }
 
-    /// What is free is kept for those who are quicker.
+    /// Returns whether a slow request must wait because what is free is kept for quicker ones.
     fn gives_way(&self, application: &RoutedApplication, wants: Wants, place: Place) -> bool {
         let mut line = self.lock();
         line.slow(wants, place).is_some() && {
@@ -166,8 +171,8 @@ impl Queue {
         }
     }
 
-    /// The client has this place no more: it had it for so long, and to the end of its request if
-    /// that `was_served`.
+    /// Records that the client has given its place back after `time`; it kept it to the end of its
+    /// request if that `was_served`.
     pub fn let_go(&self, place: Place, time: Duration, was_served: bool) {
         let mut line = self.lock();
         line.fair.let_go(place.class);
@@ -217,7 +222,7 @@ impl Queue {
             };
             self.waiting.store(line.fair.len(), Ordering::SeqCst);
             drop(line);
-            // Whoever has left already need not hear it.
+            // A waiter that has left already need not hear it.
             turned_away.map(|last| last.sender.send(Err(NoPermit::Full)).ok());
             Waiting { queue: self, receiver, stands: true }
         };
@@ -242,7 +247,7 @@ impl Queue {
         }
     }
 
-    /// Besides an endpoint that is busy with the same request already.
+    /// Enters an endpoint other than the one that is busy with the same request already.
     pub fn try_enter_beside(
         self: &Arc<Queue>,
         application: &RoutedApplication,
@@ -279,7 +284,7 @@ impl Queue {
                 next
             };
             match (waiter, spare.take()) {
-                // Whoever has left hands it back.
+                // A waiter that has left hands the permit back.
                 (Some(waiter), Some(mut permit)) => {
                     if is_scarce {
                         permit.hold(waiter.place);
@@ -295,7 +300,8 @@ impl Queue {
         }
     }
 
-    /// And how many places there are, where they are counted.
+    /// Returns the time and the number of free places, and shares out the places there are; both
+    /// only where places are counted.
     fn moment(&self, application: &RoutedApplication, line: &mut Line) -> Moment {
         let now_ms = self.now_ms();
         let (places, free) = match application.is_scarce {
@@ -306,7 +312,8 @@ impl Queue {
         Moment { now_ms, free }
     }
 
-    /// The strategy says where there is room, and then whose turn it is.
+    /// Takes the next waiter: the strategy says where there is room, and then the line says whose
+    /// turn it is.
     fn next(
         self: &Arc<Queue>,
         application: &RoutedApplication,
@@ -318,7 +325,8 @@ impl Queue {
         let anywhere = |waiter: &Waiter| waiter.wants.reaches == Reaches::Anywhere;
         // A permit that nobody is left to take would only come back.
         if spare.is_none() && line.may_take(moment, there) {
-            // One that may go far is worth a look at other nodes, even behind one that may not.
+            // A request that may go far is worth a look at other nodes, even behind one that may
+            // not.
             let any = !application.far.is_empty()
                 && line.may_take(moment, |waiter| there(waiter) && anywhere(waiter));
             let reaches = if any { Reaches::Anywhere } else { Reaches::Near };
@@ -329,8 +337,8 @@ impl Queue {
         line.take(moment, |waiter| there(waiter) && (!is_far || anywhere(waiter)))
     }
 
-    /// Each has an endpoint of its own, so the first in turn is sought that may go there, or has
-    /// lost patience.
+    /// Takes the next waiter where each has an endpoint of its own: the first in turn that may go
+    /// there or has lost patience.
     fn next_by_key(
         self: &Arc<Queue>,
         application: &RoutedApplication,
@@ -339,7 +347,8 @@ impl Queue {
         spare: &mut Option<Permit>,
     ) -> Option<Waiter> {
         if spare.is_some() {
-            // It was another's. It goes back, and with it the turn to whoever waits for it.
+            // The permit was for another waiter. It goes back, and with it the turn to the next one
+            // that waits for it.
             return None;
         }
         let mut looks = 0;
@@ -353,7 +362,7 @@ impl Queue {
         })
     }
 
-    /// The application is gone: nobody waits for it any longer.
+    /// Closes the queue: the application is gone, and nobody waits for it any longer.
     pub fn close(&self) {
         self.current.store(None);
         let mut line = self.lock();
@@ -367,20 +376,20 @@ impl Queue {
 }
 
 impl Line {
-    /// What this request is expected to take, if that is long and it may wait for that: one that
-    /// came from another router stood in line there, and one with an endpoint of its own has no
-    /// other place to go.
+    /// Returns the time that this request is expected to take, if that is long and the request may
+    /// wait. A request from another router has stood in line there, and one with an endpoint of its
+    /// own has no other place to go.
     fn slow(&self, wants: Wants, place: Place) -> Option<Duration> {
         let may_wait = wants.reaches == Reaches::Anywhere && wants.key.is_none();
         place.kind.filter(|_| may_wait).and_then(|kind| self.times.slow(kind))
     }
 }
 
-/// Leaves the line when it is dropped.
+/// A request in the line, which it leaves when this is dropped.
 struct Waiting<'a> {
     queue: &'a Arc<Queue>,
     receiver: oneshot::Receiver<Result<Permit, NoPermit>>,
-    /// Nobody has taken it out of the line.
+    /// Whether it still stands in the line.
     stands: bool,
 }
 

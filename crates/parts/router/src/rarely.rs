@@ -1,5 +1,5 @@
-//! What may happen with every connection of a flood, and is logged once in a while: how often it
-//! happened and who was the last. Knows no log.
+//! An event that may come with every connection of a flood, and is logged once in a while: how
+//! often it happened and who was the last. It knows no log.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Who floods is named once in so long, not with each connection.
+/// The time between two log lines: a flood's client is named once in it, not with each connection.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub struct Rarely {
-    /// Since it was told last.
+    /// The count since it was told last, and the last address.
     seen: Cell<Option<(u64, IpAddr)>>,
     told: Cell<Option<Instant>>,
 }
@@ -23,7 +23,7 @@ impl Rarely {
         self.seen.set(Some((before + 1, who)));
     }
 
-    /// How often, and who was the last, if it is time to say so.
+    /// Returns how often it happened, and who was the last, if it is time to say so.
     pub fn tell(&self) -> Option<(u64, IpAddr)> {
         if self.told.get().is_some_and(|at| at.elapsed() < INTERVAL) {
             return None;

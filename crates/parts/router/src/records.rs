@@ -1,5 +1,5 @@
-//! What the router needs of whatever keeps the cluster's records: to hear of them and to leave
-//! notes on this node's board. A node joins it to its store.
+//! The router's view of the keeper of the cluster's records: it hears of them and leaves notes on
+//! this node's board. A node joins it to its store.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 
 pub type SharedRecords = Arc<dyn Records>;
 
-/// Changes that wait for the control task; who follows waits when there are more.
+/// Changes that wait for the control task; the follower waits when there are more.
 pub const CHANGES_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A record is new, or gone where there are no bytes; they are empty unless `Book::wants` it.
+    /// A record is new, or gone if there are no bytes; they are empty unless `Book::wants` it.
     One(Key, Option<Bytes>),
     /// Changes may have been missed: everything is read again.
     ReadAgain,
@@ -31,7 +31,7 @@ pub trait Records: Send + Sync + 'static {
         prefixes: Vec<Prefix>,
         changes: mpsc::Sender<Change>,
     ) -> anyhow::Result<()>;
-    /// What can be read under a prefix now, as in `Change::One`.
+    /// Returns what can be read under a prefix now, as in `Change::One`.
     async fn read(&self, prefix: &Prefix) -> anyhow::Result<Vec<(Key, Bytes)>>;
     async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()>;
     async fn forget(&self, board: Board) -> anyhow::Result<()>;

@@ -1,5 +1,5 @@
 //! A connection to an instance as the lane of its thread watches it: from its first use in the lane
-//! on, until a task waits for what comes from it. Knows neither the lane nor its clients.
+//! on, until a task waits for what comes from it. It knows neither the lane nor its clients.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,33 +7,33 @@ use std::rc::Rc;
 
 use rustix::event::epoll::{self, EventFlags};
 
-/// What the lane is told of: something came, or one side has ended.
+/// The events that the lane is told of: something came, or one side has ended.
 pub const FLAGS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 
-/// Of one connection, which holds it, with the lane of its thread.
+/// The registration of one connection, which holds it, with the lane of its thread.
 pub struct UpstreamRegistration {
     epoll: Rc<OwnedFd>,
     state: Rc<Cell<State>>,
 }
 
-/// What the lane does with what comes.
+/// The way in which the lane handles what comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Nothing has come that nobody asked for.
     Quiet,
-    /// Something has, perhaps.
+    /// Something that nobody asked for has come, perhaps.
     Stirred,
     /// It is an answer for this client, by its key in the lane.
     For(usize),
 }
 
 impl UpstreamRegistration {
-    /// Of a connection whose next answer is for this client.
+    /// Creates the registration of a connection whose next answer is for this client.
     pub fn new(epoll: Rc<OwnedFd>, client: usize) -> UpstreamRegistration {
         UpstreamRegistration { epoll, state: Rc::new(Cell::new(State::For(client))) }
     }
 
-    /// What the lane keeps of it.
+    /// Returns the state that the lane keeps of it.
     pub fn state(&self) -> Rc<Cell<State>> {
         self.state.clone()
     }

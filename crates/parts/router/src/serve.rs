@@ -47,20 +47,20 @@ use super::wire::Wire;
 use metrics::Recorder;
 use runtime::members::RouterCall;
 
-/// A descriptor and about 1 KiB each.
+/// Connections of one thread; each takes a descriptor and about 1 KiB.
 pub const CONNECTIONS_MAX: usize = 20_000;
-/// Out of descriptors: some are free again in a moment.
+/// The pause when descriptors are short: some are free again in a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// While the last requests end.
+/// The time between two looks while the last requests end.
 const STOP_CHECK: Duration = Duration::from_millis(5);
 
-/// What accepts connections, and whatever serves them.
+/// The acceptor of connections, and the parts that serve them.
 struct Acceptor {
     thread: Rc<Thread>,
-    /// For streams of HTTP/2.
+    /// The workers for streams of HTTP/2.
     workers: Rc<Workers<Job>>,
-    /// For clients that ask for what needs no task.
+    /// The entrance of the lane, for clients whose requests need no task.
     lane: Entrance,
 }
 
@@ -121,7 +121,7 @@ pub fn run(
         thread.leaving.notify_waiters();
         let deadline = Instant::now() + stop.limit;
         loop {
-            // Those that were told to leave are busy with that at the next look.
+            // Connections that were told to leave are busy with that at the next look.
             tokio::time::sleep(STOP_CHECK).await;
             while let Ok(command) = commands.try_recv() {
                 if let Command::Far(call) = command {
@@ -155,7 +155,7 @@ fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {
     go_on(acceptor.clone(), connection, presence, Start::New);
 }
 
-/// Of a client: from here, or from what the lane does not do.
+/// Serves a client from its beginning, or from where the lane gives it back.
 fn go_on(acceptor: Rc<Acceptor>, connection: Connection, presence: Presence, start: Start) {
     begin(async move {
         let workers = acceptor.workers.clone();
@@ -181,7 +181,7 @@ fn turn_away(connection: Connection) {
     });
 }
 
-/// A client, once it is known whose connection it is.
+/// Takes a client, once it is known whose connection it is.
 fn take(
     acceptor: Rc<Acceptor>,
     scope: Scope,
@@ -202,7 +202,7 @@ fn take(
     }
 }
 
-/// A proxy's, which says for whom it connects.
+/// Takes the connection of a proxy, which says for whom it connects.
 fn take_announced(
     acceptor: Rc<Acceptor>,
     scope: Scope,
@@ -243,7 +243,8 @@ async fn announced(
     Ok((announced, stream.into_std()?))
 }
 
-/// Nothing is understood of it, so nobody can be told why there is no room.
+/// Passes a connection on whole. Nothing of it is understood, so nobody can be told why there is no
+/// room.
 fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, peer: SocketAddr) {
     let Some(held) = thread.hold(peer.ip()) else {
         service.counters.refuse();
@@ -262,7 +263,7 @@ fn serve_whole(thread: Rc<Thread>, service: Arc<Service>, stream: TcpStream, pee
     });
 }
 
-/// After the handshake.
+/// Serves a client after the handshake.
 fn serve_secure(
     acceptor: Rc<Acceptor>,
     stream: TcpStream,
@@ -292,7 +293,7 @@ fn serve_secure(
     });
 }
 
-/// For as long as it is one.
+/// Serves a member's router for as long as it is a member.
 async fn serve_member(connection: Connection, caller: NodeId, workers: Rc<Workers<Job>>) {
     let thread = connection.thread.clone();
     tokio::select! {
@@ -303,7 +304,7 @@ async fn serve_member(connection: Connection, caller: NodeId, workers: Rc<Worker
     }
 }
 
-/// One for which there is no room is dropped, and the other router goes elsewhere.
+/// Serves a call; one for which there is no room is dropped, and the other router goes elsewhere.
 fn take_call(acceptor: &Rc<Acceptor>, call: RouterCall) {
     let thread = &acceptor.thread;
     if thread.is_full() {
@@ -317,8 +318,8 @@ fn take_call(acceptor: &Rc<Acceptor>, call: RouterCall) {
 
 async fn accept(acceptor: Rc<Acceptor>, scope: Scope, listener: TcpListener) {
     let thread = &acceptor.thread;
-    // Without it all goes on as well, only dearer. Where HTTP is not spoken, nobody knows who is to
-    // speak first.
+    // If this fails, all goes on as well, only dearer. Where HTTP is not spoken, nobody knows who
+    // is to speak first.
     let clients_speak_first = thread.service(scope).is_none();
     if let Err(error) = deferred::defer(&listener, clients_speak_first) {
         tracing::debug!(%error, "router.not_deferred");
@@ -353,7 +354,7 @@ async fn accept(acceptor: Rc<Acceptor>, scope: Scope, listener: TcpListener) {
     }
 }
 
-/// Not watched yet: it may have brought its request along.
+/// Accepts a connection that is not watched yet: it may have brought its request along.
 fn accept_one(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (socket, peer) = acceptfrom_with(listener, flags)?;

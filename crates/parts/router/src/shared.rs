@@ -1,4 +1,4 @@
-//! What all threads of the router and the task that controls it share.
+//! The state that all threads of the router share with the task that controls it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -30,20 +30,20 @@ use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::RouterPeers;
 
-/// Suspicions that wait for the store; more say nothing new.
+/// Suspicions that wait for the store; more of them say nothing new.
 pub const SUSPECTS_MAX: usize = 64;
 
-/// Which instance, and what it did.
+/// A suspected instance, and what it did.
 pub type Suspicion = (Arc<Endpoint>, &'static str);
 
-/// A public address inside TLS, where Host decides as well.
+/// A public address where clients speak TLS and Host decides as well.
 #[derive(Clone, Debug)]
 pub struct Secure {
     pub address: SocketAddr,
     pub tls: Tls,
 }
 
-/// What all threads and the control task share.
+/// The state that all threads and the control task share.
 pub struct Shared {
     pub node: NodeId,
     pub layout: DataDirectory,
@@ -51,38 +51,40 @@ pub struct Shared {
     pub faults: Faults,
     pub metrics: Metrics,
     pub public: Option<SocketAddr>,
-    /// As it was bound.
+    /// The address inside TLS, as it was bound.
     pub secure: Option<Secure>,
     pub announced_by: Option<Senders>,
     pub listeners: Arc<Listeners>,
     pub queue_limits: QueueLimits,
     pub connections_max: usize,
-    /// Heads are written anew where there is anything to tell; else they are passed on.
+    /// What instances are told of a client: heads are written anew if that is anything, else passed
+    /// on.
     pub telling: Telling,
     pub table: ArcSwap<Table>,
-    /// Without a node: what every request is for, whatever its Host.
+    /// The application that gets every request, whatever its Host; only set without a node.
     pub only: Option<ArcSwapOption<RoutedApplication>>,
     pub files: Arc<Files>,
     pub suspects: mpsc::Sender<Suspicion>,
     pub complaints: Mutex<Complaints>,
-    /// Wakes the control task: a draining endpoint is empty.
+    /// Wakes the control task when a draining endpoint is empty.
     pub control: Arc<Notify>,
     pub threads: Vec<mpsc::Sender<Command>>,
     pub serials: AtomicU64,
     pub live: Mutex<Live>,
-    /// None until `RouterHandle::connect`; without, this node knows no others.
+    /// The routers of other nodes; unset until `RouterHandle::connect`, and without them this node
+    /// knows no others.
     pub peers: OnceLock<Arc<dyn RouterPeers>>,
-    /// Who may call this router.
+    /// The nodes that may call this router.
     pub members: watch::Sender<Arc<BTreeSet<NodeId>>>,
 }
 
 impl Shared {
-    /// Not a byte of a head is changed.
+    /// Returns whether the router changes not a byte of a head.
     pub fn is_transparent(&self) -> bool {
         self.telling == Telling::Nothing
     }
 
-    /// Some where a fault of this kind is to be told, with how many others there were.
+    /// Records a fault of this kind; if it is to be told, returns how many others there were.
     pub fn heard(&self, application: &ApplicationName, rule: &'static str) -> Option<u64> {
         let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
         complaints.heard(self.clock.now().0, application, rule)
@@ -94,7 +96,7 @@ impl Shared {
         if self.only.is_none() {
             let (path, now) = (self.layout.platform_log(application), self.clock.now());
             self.files.pool().spawn_blocking(move || {
-                // Of an application that was removed meanwhile nothing is to come back.
+                // The log of an application that was removed meanwhile must not come back.
                 if path.parent().is_some_and(std::path::Path::is_dir) {
                     platform_log::append(&path, now, &line);
                 }
@@ -103,21 +105,21 @@ impl Shared {
     }
 }
 
-/// Of a process, the port of HTTP or another.
+/// The key of an endpoint: a process and its port, `None` for that of HTTP.
 pub type EndpointKey = (IncarnationKey, Option<PortId>);
-/// By the port: none for that of HTTP.
+/// The endpoints on other nodes by port and node; the port is `None` for that of HTTP.
 pub type FarEndpoints = BTreeMap<(Option<PortId>, NodeId), (FarDescription, Arc<Endpoint>)>;
 
-/// What the control task made; outlives its restarts, as requests depend on it.
+/// The objects that the control task made; they outlive its restarts, as requests depend on them.
 #[derive(Default)]
 pub struct Live {
     pub applications: BTreeMap<ApplicationName, Arc<RoutedApplication>>,
     pub endpoints: BTreeMap<ApplicationName, BTreeMap<EndpointKey, Arc<Endpoint>>>,
-    /// Endpoints of other nodes, as they were described.
+    /// The endpoints of other nodes, as they were described.
     pub far: BTreeMap<ApplicationName, FarEndpoints>,
     pub peers: BTreeMap<NodeId, Arc<FarPeer>>,
-    /// Public listeners that accept nothing yet: before the first snapshot there is no route.
+    /// The public listeners that accept nothing yet: before the first snapshot there is no route.
     pub waiting: Vec<(Scope, Vec<TcpListener>)>,
-    /// Applications' own ports; an error says why one is not open.
+    /// The applications' own ports; an error says why one is not open.
     pub ports: BTreeMap<PortId, Result<(), String>>,
 }

@@ -13,10 +13,11 @@ use super::buffer::Buffer;
 use super::pace::{Pace, WRITE_TIME_MAX};
 use super::plain::Plain;
 
-/// What a socket holds at most when its peer is quick. An ordinary user's pipes may be smaller.
+/// The bytes that a pipe holds: what a socket holds at most when its peer is quick. An ordinary
+/// user's pipes may be smaller.
 const PIPE_BYTES: usize = 512 * 1024;
 
-/// Empty whenever nobody uses it.
+/// A pipe in the kernel, empty whenever nobody uses it.
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
@@ -26,7 +27,7 @@ pub struct Pipe {
 impl Pipe {
     pub fn new() -> Result<Pipe> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Where the kernel gives less, bodies take more turns.
+        // If the kernel gives less, bodies take more turns.
         fcntl_setpipe_size(&writer, PIPE_BYTES).ok();
         Ok(Pipe { reader, writer, filled: Cell::new(0) })
     }
@@ -39,7 +40,7 @@ impl Pipe {
         self.len() == 0
     }
 
-    /// Up to `most` bytes that are there now; 0 at the end of the stream.
+    /// Takes up to `most` bytes that are there now; returns 0 at the end of the stream.
     pub fn take(&self, from: &Plain, most: usize) -> Result<usize> {
         let count = from.try_io(Interest::READABLE, || {
             pass(from.as_fd(), self.writer.as_fd(), most.min(PIPE_BYTES))
@@ -48,8 +49,9 @@ impl Pipe {
         Ok(count)
     }
 
-    /// The same of what must end after `rest` bytes: more is what should not have been sent.
-    /// Whoever asks for no more than the rest is not told whether anything follows it.
+    /// Takes what is there now of a body that must end after `rest` bytes; any more should not have
+    /// been sent. It asks for more than the rest, as otherwise nothing would tell whether anything
+    /// follows.
     pub fn take_rest(&self, from: &Plain, rest: u64) -> Result<usize> {
         let rest = usize::try_from(rest).unwrap_or(usize::MAX);
         let most = rest.saturating_add(1).min(PIPE_BYTES);
@@ -57,7 +59,8 @@ impl Pipe {
         let result = from.try_io(Interest::READABLE, || {
             let count = pass(from.as_fd(), self.writer.as_fd(), most)?;
             ended = count == rest && rest < most;
-            // Makes the runtime forget that the socket was readable, as reads do that find less.
+            // This makes the runtime forget that the socket was readable, as reads do that find
+            // less.
             if ended { Err(ErrorKind::WouldBlock.into()) } else { Ok(count) }
         });
         let count = if ended { rest } else { result? };
@@ -65,7 +68,7 @@ impl Pipe {
         Ok(count)
     }
 
-    /// As much of it as is taken now. Not all is `WouldBlock`.
+    /// Gives as much as the socket takes now; returns `WouldBlock` if that is not all.
     pub fn give_now(&self, to: &Plain, mut took: impl FnMut(usize)) -> Result<()> {
         while !self.is_empty() {
             let given = to.try_io(Interest::WRITABLE, || {
@@ -82,7 +85,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// All that was taken.
+    /// Gives all that was taken.
     pub async fn give(&self, to: &Plain, pace: &Pace) -> Result<()> {
         loop {
             match self.give_now(to, |count| pace.took(count)) {
@@ -94,7 +97,7 @@ impl Pipe {
         }
     }
 
-    /// What was taken and nobody wants to have now.
+    /// Reads back what was taken and nobody wants to have now.
     pub fn read_back(&self, buffer: &mut Buffer) -> Result<()> {
         buffer.reserve(self.filled.get());
         while !self.is_empty() {

@@ -7,7 +7,7 @@ use super::buffer::Buffer;
 use super::pace::{Pace, Patience};
 use super::wire::Wire;
 
-/// At least one byte; 0 at the end of the stream.
+/// Reads at least one byte; returns 0 at the end of the stream.
 pub async fn fill(stream: &Wire, buffer: &mut Buffer, limit: Duration) -> Result<usize> {
     loop {
         match stream.read_now(buffer) {
@@ -23,7 +23,7 @@ pub async fn write_all(stream: &Wire, bytes: &[u8], limit: Duration) -> Result<(
     stream.write_all(bytes, Patience::Each(limit)).await
 }
 
-/// To a client, a part of its answer.
+/// Writes a part of an answer to a client.
 pub async fn write_paced(stream: &Wire, bytes: &[u8], pace: &Pace) -> Result<()> {
     stream.write_all(bytes, Patience::Paced(pace)).await
 }

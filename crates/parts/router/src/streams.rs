@@ -1,7 +1,7 @@
 //! Bytes both ways between a client and a back end until both have ended. The end of one half is
 //! passed on and the other half goes on; a reset of one side resets the other, so that nothing that
-//! was cut looks whole. What is long goes through a pipe in the kernel and is never seen here. Used
-//! by the router's threads and by `cortex proxy`.
+//! was cut looks whole. Long streams go through a pipe in the kernel and are never seen here. The
+//! router's threads and `cortex proxy` use it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Error, ErrorKind, Result};
@@ -17,15 +17,15 @@ use tokio::time::{Instant, timeout_at};
 
 use super::moved::{Direction, Moved};
 
-/// Read at once; one buffer serves all connections of a thread.
+/// Bytes read at once; one buffer serves all connections of a thread.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// What has moved this much in one direction is worth a pipe, which costs system calls of its own.
+/// Bytes moved in one direction after which a pipe pays, as it costs system calls of its own.
 const SPLICE_FROM: u64 = 256 * 1024;
-/// A pipe holds as much unless it is told otherwise.
+/// Bytes spliced at once: a pipe holds as much unless it is told otherwise.
 const SPLICE_BYTES: usize = 64 * 1024;
-/// Two descriptors each, per thread; connections beyond them are copied.
+/// Pipes per thread, of two descriptors each; connections beyond them are copied.
 const PIPES_MAX: usize = 128;
-/// Others have their turn after so many pieces.
+/// Pieces that a connection moves before others have their turn.
 const PIECES_AT_ONCE: u32 = 16;
 
 struct Pipe {
@@ -33,11 +33,11 @@ struct Pipe {
     write: OwnedFd,
 }
 
-/// What one thread has for all its connections.
+/// The buffer and the pipes that one thread has for all its connections.
 pub struct Means {
     buffer: RefCell<Vec<u8>>,
     pipes: RefCell<Vec<Pipe>>,
-    /// Those that are lent out, too.
+    /// The number of pipes, including those that are lent out.
     piped: Cell<usize>,
 }
 
@@ -65,7 +65,7 @@ impl Means {
     }
 }
 
-/// A pipe for one direction. It is used again only if it is empty.
+/// A pipe for one direction, which is used again only if it is empty.
 struct Lent<'a> {
     means: &'a Means,
     pipe: Option<Pipe>,
@@ -82,10 +82,10 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By both sides.
+    /// Both sides closed it.
     Closed,
     Idle,
     ClientReset,
@@ -105,7 +105,7 @@ struct Relay<'a> {
     last: Cell<Instant>,
 }
 
-/// One way of the two.
+/// One direction of the two.
 struct Half<'a> {
     from: &'a TcpStream,
     to: &'a TcpStream,
@@ -148,12 +148,12 @@ pub async fn relay(
     }
 }
 
-/// Closing it sends a reset.
+/// Makes closing the stream send a reset.
 pub fn cut(stream: &impl AsFd) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
 }
 
-/// Closing it sends what is left, and an end.
+/// Makes closing the stream send what is left, and an end.
 pub fn uncut(stream: &impl AsFd) {
     SockRef::from(stream).set_linger(None).ok();
 }
@@ -172,7 +172,7 @@ impl Relay<'_> {
                 false => self.copy_some(&half).await?,
             };
             match moved {
-                // It was readable no more.
+                // The stream was no longer readable.
                 None => continue,
                 Some(0) => break,
                 Some(_) => self.last.set(Instant::now()),
@@ -187,7 +187,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// As long as anything moves in either direction.
+    /// Waits until the stream is ready, for as long as anything moves in either direction.
     async fn wait(
         &self,
         stream: &TcpStream,
@@ -271,7 +271,7 @@ impl Relay<'_> {
     }
 }
 
-/// None where it would have to wait.
+/// Turns an error that means waiting into `None`.
 fn now(result: Result<usize>) -> Result<Option<usize>> {
     match result {
         Ok(count) => Ok(Some(count)),
@@ -281,7 +281,7 @@ fn now(result: Result<usize>) -> Result<Option<usize>> {
     }
 }
 
-/// Reads what is there behind `bytes`, in time. 0 at the end.
+/// Reads what is there behind `bytes`, by `until`; returns 0 at the end.
 pub async fn read_more(
     stream: &TcpStream,
     bytes: &mut Vec<u8>,
@@ -302,7 +302,7 @@ pub async fn read_more(
     }
 }
 
-/// What a back end is to read before anything else.
+/// Writes the bytes that a back end is to read before anything else.
 pub async fn write_first(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<()> {
     while !bytes.is_empty() {
         match now(stream.try_write(bytes))? {

@@ -1,5 +1,5 @@
-//! The immutable snapshot that requests read: hosts and ports to applications and endpoints. A
-//! change copies the shards that it touches; threads swap to the new one at once.
+//! The immutable snapshot that requests read: it maps hosts and ports to applications and
+//! endpoints. A change copies the shards that it touches; threads swap to the new snapshot at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,58 +22,59 @@ use metrics::Labels;
 use metrics::ports::PortCounters;
 use router_core::http::request::RequestHead;
 
-/// So that with ten thousand applications a change copies forty of them.
+/// The number of shards: with ten thousand applications a change copies forty of them.
 const SHARDS: usize = 256;
 
 pub struct RoutedApplication {
     pub name: ApplicationName,
-    /// Of what the router itself answers for it.
+    /// The labels of what the router itself answers for it.
     pub labels: Arc<Labels>,
     pub hosts: Vec<String>,
     pub port: Option<u16>,
     pub rights: Rights,
     pub processes: Processes,
     pub statics: Vec<StaticMount>,
-    /// A build made them.
+    /// Whether a build made the static files.
     pub is_built: bool,
     pub serving: Option<ReleaseId>,
-    /// Directories that static files may lie in: the serving release's build, then the persistent
-    /// one.
+    /// The directories that static files may lie in: the serving release's build, then the
+    /// persistent one.
     pub roots: Option<Roots>,
     pub limits: Limits,
     pub balance: &'static dyn Balance,
-    /// What keeps requests together, for strategies that want to know.
+    /// The part of a request that keeps requests together, for strategies that need it.
     pub sticky: RequestKey,
-    /// What tells clients apart when they wait.
+    /// The part of a request that tells clients apart when they wait.
     pub fair: RequestKey,
-    /// When another endpoint is asked too, while the first says nothing.
+    /// The time after which another endpoint is asked too, while the first says nothing.
     pub hedge_after: Option<Duration>,
     pub endpoints: Vec<Arc<Endpoint>>,
-    /// Each of them takes so many requests and no more: whose they are is counted.
+    /// Whether every endpoint takes a limited number of requests; then it is counted whose they
+    /// are.
     pub is_scarce: bool,
-    /// Other nodes with instances, one endpoint each.
+    /// The other nodes with instances, one endpoint each.
     pub far: Vec<Arc<Endpoint>>,
-    /// All instances are on nodes that do not answer.
+    /// Whether all instances are on nodes that do not answer.
     pub unreachable: bool,
-    /// Static files are found on this machine, if anywhere.
+    /// Whether static files are found on this machine, if anywhere.
     pub has_files: bool,
     pub queue: Arc<Queue>,
     /// Its ports that speak something else than HTTP.
     pub services: BTreeMap<PortId, Arc<Service>>,
 }
 
-/// What comes to such a port.
+/// A port that speaks something else than HTTP.
 #[derive(Debug)]
 pub struct Service {
     pub recipe: PortRecipe,
-    /// Its endpoints, and those who wait for them; nothing else of it counts.
+    /// The endpoints of the port and the clients that wait for them; nothing else of it counts.
     pub application: Arc<RoutedApplication>,
-    /// The same for all releases that have this port.
+    /// The counters of the port, the same for all releases that have it.
     pub counters: Arc<PortCounters>,
 }
 
 impl RoutedApplication {
-    /// Endpoints, a strategy and a queue, and nothing that HTTP would ask for.
+    /// Creates one with endpoints, a strategy and a queue, and nothing that HTTP would ask for.
     pub fn bare(
         name: ApplicationName,
         balance: &'static dyn Balance,
@@ -110,27 +111,28 @@ impl RoutedApplication {
         self.rights.to_host(host, &self.name)
     }
 
-    /// That it wants for itself.
+    /// Returns the ports that it wants for itself.
     pub fn ports(&self) -> BTreeSet<PortId> {
         self.port.map(PortId::tcp).into_iter().chain(self.services.keys().copied()).collect()
     }
 
-    /// Whether a static file on this machine could be the answer.
+    /// Returns whether a static file on this machine could be the answer.
     pub fn may_have(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && self.has_files && matches!(head.method, "GET" | "HEAD")
     }
 
-    /// Nobody here takes what a request with this method brings.
+    /// Returns whether nobody here takes what a request with this method brings.
     pub fn is_only_read(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && !matches!(head.method, "GET" | "HEAD")
     }
 
-    /// Where files are all there is, what none of them answers has no answer.
+    /// Returns the rules for its static files: where files are all there is, a request that none of
+    /// them answers has no answer.
     pub fn file_rules(&self) -> Rules {
         Rules { is_site: self.processes == Processes::FilesOnly, is_built: self.is_built }
     }
 
-    /// How many requests instances take at a time, here and elsewhere.
+    /// Returns how many requests instances take at a time, here and elsewhere.
     pub fn places(&self, now_ms: u64) -> usize {
         let near = self.endpoints.iter().map(|one| one.candidate(now_ms));
         let near = near.filter(|one| one.admits).map(|one| one.concurrency);
@@ -138,7 +140,7 @@ impl RoutedApplication {
         near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
     }
 
-    /// How many of those are free, as far as is known.
+    /// Returns how many of those places are free, as far as is known.
     pub fn free(&self, now_ms: u64) -> usize {
         let near = self.endpoints.iter().map(|one| one.candidate(now_ms).free());
         let far = self.far.iter().map(|one| match one.far_candidate(now_ms) {
@@ -150,8 +152,8 @@ impl RoutedApplication {
         near.chain(far).fold(0, |sum: usize, count| sum.saturating_add(count as usize))
     }
 
-    /// Of the near ones, how many admit requests beside this one, and how many there are. None
-    /// where it is none of them.
+    /// Returns how many near endpoints admit requests beside this one, and how many there are in
+    /// all; `None` if this is none of them.
     pub fn others_admitting(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -164,7 +166,7 @@ impl RoutedApplication {
         Some((admitting, self.endpoints.len()))
     }
 
-    /// The one node that has instances, where this one has none.
+    /// Returns the one node that has instances, where this one has none.
     pub fn only_far(&self) -> Option<&Arc<Endpoint>> {
         match &self.far[..] {
             [only] if self.endpoints.is_empty() => Some(only),
@@ -216,7 +218,7 @@ impl Table {
         self.named(&routes::default_host(self.ports.get(&id)?))
     }
 
-    /// None where HTTP is spoken, or nobody has it.
+    /// Returns the service on a port; `None` if HTTP is spoken there, or nobody has it.
     pub fn service(&self, id: PortId) -> Option<&Arc<Service>> {
         self.owner(id)?.services.get(&id)
     }
@@ -225,8 +227,8 @@ impl Table {
         &self.ports
     }
 
-    /// Puts a new state of an application in the place of the old one. Where others of `all` want
-    /// the same, the one with the best claim has it, in whatever order they came.
+    /// Puts a new state of an application in the place of the old one. If others of `all` want the
+    /// same, the one with the best claim has it, in whatever order they came.
     pub fn replace(
         &mut self,
         old: Option<&Arc<RoutedApplication>>,
@@ -292,7 +294,8 @@ impl Table {
     }
 }
 
-/// FNV-1a: short names, no adversary worth a keyed hash, as a shard is a tree.
+/// Returns the shard by FNV-1a: names are short, and as a shard is a tree, no adversary is worth a
+/// keyed hash.
 fn shard(host: &str) -> usize {
     let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,5 +1,5 @@
-//! What one thread of the router has for all that it serves: buffers, connections to instances,
-//! counts, and its view of the shared snapshot. Knows no listener and no client.
+//! The state of one thread of the router, for all that it serves: buffers, connections to
+//! instances, counts, and its view of the shared snapshot. It knows no listener and no client.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -31,43 +31,44 @@ use super::table::{RoutedApplication, Service};
 use super::wire::Wire;
 use metrics::Recorder;
 
-/// Each may hold 64 KiB while it waits: half a MiB.
+/// Busy connections up to which a thread is not crowded: each may hold 64 KiB while it waits, half
+/// a MiB in all.
 const BUSY_FEW: usize = 8;
 
 pub struct Thread {
     pub shared: Arc<Shared>,
     pub pool: Pool,
-    /// To instances that take many requests at once on each.
+    /// Connections to instances that take many requests at once on each.
     pub lines: Lines,
     pub recent: Recent,
     pub budget: RefCell<Budget>,
     pub recorder: Recorder,
-    /// Connections with a request under way.
+    /// The number of connections with a request under way.
     pub busy: Cell<usize>,
-    /// Connections of any kind.
+    /// The number of connections of any kind.
     pub connections: Cell<usize>,
     clients: Rc<Clients>,
     /// Clients that had too many connections.
     refused: Rarely,
     /// Proxies that did not say whose connection it is.
     pub unannounced: Rarely,
-    /// Once it stops: what for.
+    /// The condition that is awaited before the thread ends; set once it stops.
     stopping: Cell<Option<Awaited>>,
-    /// Requests of clients that speak HTTP/2.
+    /// The number of requests of clients that speak HTTP/2.
     pub streams: Rc<Cell<usize>>,
-    /// For reading what they send.
+    /// Memory for reading what they send.
     pub scratch_h2: RefCell<Scratch>,
     /// Wakes those that wait for other routers' requests, or read what nobody wants.
     pub leaving: Notify,
     request_id: Cell<u64>,
-    /// For connections that are passed on whole.
+    /// The buffer and pipes of connections that are passed on whole.
     pub means: Means,
-    /// For flows of datagrams.
+    /// The room for flows of datagrams.
     pub rooms: Rooms,
 }
 
 impl Thread {
-    /// Its ids of requests begin at `seed`.
+    /// Creates the thread's state; its ids of requests begin at `seed`.
     pub fn new(shared: Arc<Shared>, recorder: Recorder, seed: u64) -> Thread {
         let clients = Rc::new(Clients::new(shared.connections_max));
         let rooms = Rooms::new(FLOWS_MAX / shared.threads.len().max(1));
@@ -100,17 +101,18 @@ impl Thread {
         self.recent.sweep();
     }
 
-    /// From now on it ends, once nothing is left of what is awaited.
+    /// Makes the thread end once nothing is left of what is awaited.
     pub fn begin_to_stop(&self, awaits: Awaited) {
         self.stopping.set(Some(awaits));
     }
 
-    /// So many clients wait that what each of them holds is more than the processor's cache.
+    /// Returns whether so many clients wait that what they hold is more than the processor's cache.
     pub fn is_crowded(&self) -> bool {
         self.busy.get() > BUSY_FEW
     }
 
-    /// What is there now, as `Wire::read_now`. In a crowd a buffer has no memory while it waits.
+    /// Reads what is there now, like `Wire::read_now`. In a crowd a buffer has no memory while it
+    /// waits.
     pub fn read_now(&self, stream: &Wire, buffer: &mut Buffer) -> io::Result<usize> {
         self.pool.fill_out(buffer);
         let result = stream.read_now(buffer);
@@ -120,8 +122,8 @@ impl Thread {
         result
     }
 
-    /// At least one byte, as `fill`, where many wait without memory until there is something to be
-    /// read.
+    /// Reads at least one byte, like `fill`, for places where many wait without memory until there
+    /// is something to be read.
     pub async fn fill_late(
         &self,
         stream: &Wire,
@@ -138,7 +140,7 @@ impl Thread {
         }
     }
 
-    /// Before a wait: whoever reads next has the memory, still in the cache.
+    /// Gives up the buffer's memory before a wait: the next reader has it, still in the cache.
     pub fn hollow(&self, buffer: &mut Buffer) {
         if self.is_crowded() && buffer.filled().is_empty() {
             self.pool.give_back(std::mem::take(buffer));
@@ -149,7 +151,7 @@ impl Thread {
         self.stopping.get().is_some()
     }
 
-    /// Another process goes on where this one ends.
+    /// Returns whether another process goes on where this one ends.
     pub fn is_leaving(&self) -> bool {
         self.stopping.get() == Some(Awaited::Connections)
     }
@@ -166,7 +168,7 @@ impl Thread {
         }
     }
 
-    /// What comes to a port of its own, where that is not HTTP.
+    /// Returns the service of a port of its own, if that is not HTTP.
     pub fn service(&self, scope: Scope) -> Option<Arc<Service>> {
         match scope {
             Scope::Port(port) => self.shared.table.load().service(PortId::tcp(port)).cloned(),
@@ -179,7 +181,7 @@ impl Thread {
         table.by_host(routes::default_host(name).as_bytes()).cloned()
     }
 
-    /// Unlike any other in the cluster, and nothing that must be kept secret.
+    /// Returns an id unlike any other in the cluster, which need not be kept secret.
     pub fn next_request_id(&self) -> u64 {
         let mut state = self.request_id.get();
         let drawn = hash::draw(&mut state);
@@ -215,7 +217,7 @@ impl Thread {
         true
     }
 
-    /// None where this client has enough.
+    /// Counts a connection of a client; `None` if this client has enough.
     pub fn hold(&self, client: IpAddr) -> Option<Held> {
         let held = self.clients.hold(client);
         if held.is_none() {
@@ -238,9 +240,9 @@ impl Thread {
         self.connections.get() >= self.shared.connections_max
     }
 
-    /// A full queue means that the checker is told of others already.
+    /// Tells the checker of an endpoint; a full queue means that it is told of others already.
     pub fn suspect(&self, endpoint: &Arc<Endpoint>, why: &'static str) {
-        // What other nodes run, their own checkers look after.
+        // The checkers of other nodes look after what those run.
         if endpoint.site().is_none() {
             self.shared.suspects.try_send((endpoint.clone(), why)).ok();
         }

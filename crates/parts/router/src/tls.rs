@@ -1,5 +1,5 @@
 //! TLS towards clients: certificates and keys from files, chosen by the name that a client asks
-//! for, and read again when they change. Knows no listener and no request; the router's threads
+//! for, and read again when they change. It knows no listener and no request; the router's threads
 //! and `cortex proxy` take connections with it.
 
 pub mod accept;
@@ -22,10 +22,10 @@ use self::files::Seen;
 
 pub const ALPN_HTTP_2: &[u8] = b"h2";
 pub const ALPN_HTTP_1: &[u8] = b"http/1.1";
-/// A renewed certificate is used so soon after it was written.
+/// The time between two looks: a renewed certificate is used this soon after it was written.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What one or more listeners need for TLS.
+/// The configuration that one or more listeners need for TLS.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
@@ -33,13 +33,13 @@ pub struct Tls {
     files: Arc<[CertificateFiles]>,
 }
 
-/// Certificates by the names in them.
+/// The certificates by the names in them.
 #[derive(Debug)]
 struct Named {
     current: ArcSwap<Certificates>,
 }
 
-/// What one pair of files holds.
+/// The content of one pair of files.
 #[derive(Clone, Debug)]
 struct Pair {
     key: Arc<CertifiedKey>,
@@ -48,12 +48,12 @@ struct Pair {
 
 #[derive(Debug)]
 struct Certificates {
-    /// In the order of the files; none where they were never any good.
+    /// The pairs in the order of the files; `None` for those that were never any good.
     pairs: Vec<Option<Pair>>,
-    /// In lower case; `*.` in front stands for one label.
+    /// The keys by name in lower case; `*.` in front stands for one label.
     by_name: BTreeMap<String, Arc<CertifiedKey>>,
-    /// For clients that ask for no name, or for one that no certificate has. Without any, no
-    /// handshake succeeds.
+    /// The key for clients that ask for no name, or for one that no certificate has. Without any,
+    /// no handshake succeeds.
     first: Option<Arc<CertifiedKey>>,
 }
 
@@ -64,7 +64,8 @@ impl Tls {
         Tls::of(files, pairs?.into_iter().map(Some).collect())
     }
 
-    /// As `load`, without those that are no good: they are used as soon as their files are.
+    /// Reads them like `load`, but leaves out those that are no good; they are used as soon as
+    /// their files are good.
     pub fn load_good(files: Vec<CertificateFiles>) -> anyhow::Result<Tls> {
         let mut pairs = Vec::new();
         for result in read(&files) {
@@ -97,12 +98,13 @@ impl Tls {
         self
     }
 
-    /// For `rustls::ServerConnection`: TLS 1.2 and 1.3, sessions resumed, `h2` before `http/1.1`.
+    /// Returns the configuration for `rustls::ServerConnection`: TLS 1.2 and 1.3, sessions resumed,
+    /// `h2` before `http/1.1`.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
     }
 
-    /// Reads files again that change, for as long as somebody uses this. Files that are no good are
+    /// Reads files that change again, for as long as somebody uses this. Files that are no good are
     /// reported once, and what was read before stays in use.
     pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
         follow(Arc::downgrade(&self.named), self.files.clone())
@@ -111,7 +113,7 @@ impl Tls {
 
 async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
     let mut reported = String::new();
-    // Those that were left out may only have to wait for their time.
+    // Pairs that were left out may only have to wait for their time.
     let is_whole = named.upgrade().is_some_and(|named| named.current.load().is_whole());
     let mut seen = is_whole.then(|| Seen::of(&files));
     loop {
@@ -131,7 +133,7 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
         let pairs = read.into_iter().zip(&before.pairs);
         let pairs = pairs.map(|(read, before)| read.ok().or_else(|| before.clone())).collect();
         named.current.store(Arc::new(Certificates::new(pairs)));
-        // A key may be written after its certificate: looked at again.
+        // A key may be written after its certificate, so the files are looked at again.
         seen = errors.is_empty().then_some(now);
         let error = errors.join("; ");
         if errors.is_empty() {
@@ -143,7 +145,7 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
     }
 }
 
-/// Each pair by itself.
+/// Reads each pair by itself.
 fn read(files: &[CertificateFiles]) -> Vec<anyhow::Result<Pair>> {
     let pair = |one: &CertificateFiles| one.read().map(|(key, names)| Pair { key, names });
     files.iter().map(pair).collect()
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A certificate for these names, as files `NAME.pem` and `NAME.key`.
+    /// Writes a certificate for these names, as files `NAME.pem` and `NAME.key`.
     fn write(directory: &Path, name: &str, names: &[&str]) -> CertificateFiles {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names).unwrap();

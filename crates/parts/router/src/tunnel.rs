@@ -1,6 +1,6 @@
 //! Bytes both ways between two connections, one of which at least is sealed or was a request before
-//! it was upgraded, until both sides have ended. What is upgraded is no request any more and holds
-//! up no drain.
+//! it was upgraded, until both sides have ended. An upgraded connection is no request any more and
+//! holds up no drain.
 
 use std::cell::Cell;
 use std::io;
@@ -17,17 +17,17 @@ use super::stream::{fill, write_all};
 use super::streams::Ended;
 use super::wire::Wire;
 
-/// WebSockets that are alive say so far more often.
+/// The time that a tunnel may be idle; WebSockets that are alive say so far more often.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
-/// How soon a drain is noticed.
+/// The time between two looks for a drain.
 const DRAIN_CHECK: Duration = Duration::from_millis(500);
 
-/// When it is given up.
+/// The limits after which a tunnel is given up.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Nothing moved for so long, either way.
+    /// The time for which nothing moved, either way.
     pub idle: Duration,
-    /// One side took nothing for so long, whatever the other did.
+    /// The time for which one side took nothing, whatever the other did.
     pub write: Duration,
 }
 
@@ -51,7 +51,7 @@ pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
     }
 }
 
-/// Until both have ended, one broke, or a limit was reached.
+/// Relays until both have ended, one broke, or a limit was reached.
 pub async fn relay(
     pool: &Pool,
     client: &Wire,
@@ -165,7 +165,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(5);
 
-    /// Two ends of a connection.
+    /// Returns two ends of a connection.
     async fn pair() -> (Wire, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
@@ -180,7 +180,7 @@ mod tests {
         let (limits, moved) = (Limits { idle: IDLE, write: 1000 * IDLE }, Moved::default());
         let relayed = relay(&pool, &to_client, &to_server, limits, &moved);
         let talk = async {
-            // More than anybody takes who does not read.
+            // This is more than anybody takes who does not read.
             let (mut reading, mut writing) = client.split();
             let flood = async { while writing.write_all(&[0; 64 * 1024]).await.is_ok() {} };
             let words = async {

@@ -21,7 +21,7 @@ use super::time_limit::within;
 
 pub enum Wire {
     Plain(Plain),
-    /// Larger, and rarer.
+    /// A connection inside TLS; larger, and rarer.
     Sealed(Box<Sealed>),
     /// One request, of many on a connection.
     Stream(Box<Stream>),
@@ -34,8 +34,8 @@ impl From<Plain> for Wire {
 }
 
 impl Wire {
-    /// What is there now. A read that did not fill the room has emptied the socket, so the next
-    /// wait is for new bytes and costs no vain read first. 0 at the end of the stream.
+    /// Reads what is there now; returns 0 at the end of the stream. A read that did not fill the
+    /// room has emptied the socket, so the next wait is for new bytes and costs no vain read first.
     pub fn read_now(&self, buffer: &mut Buffer) -> Result<usize> {
         match self {
             Wire::Plain(plain) => plain.read_now(buffer),
@@ -55,7 +55,7 @@ impl Wire {
     pub async fn readable(&self) -> Result<()> {
         match self {
             Wire::Plain(plain) => plain.readable().await,
-            // Apart, so that a plain one needs no room for it.
+            // The future is boxed, so that a plain connection needs no room for it.
             Wire::Sealed(sealed) => Box::pin(sealed.readable()).await,
             Wire::Stream(stream) => {
                 Box::pin(stream.readable()).await;
@@ -86,7 +86,7 @@ impl Wire {
         match self {
             Wire::Plain(plain) => plain.write_all(bytes, patience).await,
             Wire::Sealed(sealed) => Box::pin(sealed.write_all(bytes, patience)).await,
-            // It has a pace of its own.
+            // A stream has a pace of its own.
             Wire::Stream(stream) => {
                 let left = stream.write_now(bytes)?;
                 if left.is_empty() {
@@ -97,7 +97,7 @@ impl Wire {
         }
     }
 
-    /// Bytes that have come and were not read; none at the end, or when it broke.
+    /// Returns how many bytes have come and were not read; `None` at the end, or when it broke.
     pub fn peek(&self) -> Option<usize> {
         match self {
             Wire::Plain(plain) => plain.peek(),
@@ -106,12 +106,12 @@ impl Wire {
         }
     }
 
-    /// Nothing came, not even an end: it can be used again.
+    /// Returns whether nothing came, not even an end, so that it can be used again.
     pub fn is_untouched(&self, for_certain: bool) -> bool {
         match self {
             Wire::Plain(plain) => plain.is_untouched(for_certain),
             Wire::Sealed(sealed) => sealed.peek() == Some(0),
-            // Of the connection below it others take care.
+            // The connection below it is looked after elsewhere.
             Wire::Stream(_) => false,
         }
     }
@@ -125,7 +125,8 @@ impl Wire {
         }
     }
 
-    /// Before it is closed: what an end alone may stand for, a cut or a whole answer, TLS says.
+    /// Signs the end before it is closed: TLS says whether an end stands for a cut or a whole
+    /// answer.
     pub fn sign_end(&self) {
         if let Wire::Sealed(sealed) = self {
             sealed.shut_down_writing();
@@ -142,7 +143,7 @@ impl Wire {
         socket.set_linger(Some(Duration::ZERO)).ok();
     }
 
-    /// The node on the other side, where this one called it.
+    /// Returns the node on the other side, if this one called it.
     pub fn far(&self) -> Option<&Arc<FarPeer>> {
         match self {
             Wire::Plain(_) | Wire::Stream(_) => None,
@@ -150,7 +151,7 @@ impl Wire {
         }
     }
 
-    /// Nobody between here and the other side can read it.
+    /// Returns whether nobody between here and the other side can read it.
     pub fn is_secure(&self) -> bool {
         match self {
             Wire::Plain(_) => false,
@@ -159,13 +160,13 @@ impl Wire {
         }
     }
 
-    /// Its messages go both ways at the same time: an answer may come piece by piece as the
-    /// request does.
+    /// Returns whether its messages go both ways at the same time: an answer may come piece by
+    /// piece as the request does.
     pub fn is_duplex(&self) -> bool {
         matches!(self, Wire::Stream(_))
     }
 
-    /// To be sent together with what is written next.
+    /// Adds bytes that are sent together with what is written next.
     pub fn put(&self, bytes: &[u8]) -> Result<()> {
         match self {
             Wire::Plain(_) | Wire::Stream(_) => Err(Error::from(ErrorKind::Unsupported)),
@@ -173,7 +174,7 @@ impl Wire {
         }
     }
 
-    /// As for streams of tokio.
+    /// Reads like a stream of tokio.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         match self {
             Wire::Plain(plain) => plain.poll_read(cx, room),

@@ -8,7 +8,7 @@ use router_core::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 use crate::choice::Reaches;
 use crate::far::caller::Caller;
 
-/// Of the connections of one thread, each has one kind for as long as it stands.
+/// The asker on a connection; each connection has one kind for as long as it stands.
 pub enum Asker {
     Client,
     /// A client, with one request on a stream of HTTP/2.
@@ -24,53 +24,59 @@ impl Asker {
         }
     }
 
-    /// A router has checked what it sends, says whose it is, and hears what becomes of it.
+    /// Returns whether it is a router, which has checked what it sends, says whose it is, and hears
+    /// what becomes of it.
     pub fn is_router(&self) -> bool {
         self.router().is_some()
     }
 
-    /// Most clients bring a request along; a router connects before it has one.
+    /// Returns whether a request is expected at once: most clients bring one along; a router
+    /// connects before it has one.
     pub fn asks_at_once(&self) -> bool {
         !self.is_router()
     }
 
-    /// Whoever knows already that its connection is HTTP/1.1 does not.
+    /// Returns whether it may speak HTTP/2; the others are known to speak HTTP/1.1.
     pub fn may_speak_h2(&self) -> bool {
         matches!(self, Asker::Client)
     }
 
-    /// A stream ends with its only request, and routers have their own way to ask.
+    /// Returns whether the lane may serve it: a stream ends with its only request, and routers have
+    /// their own way to ask.
     pub fn may_be_in_lane(&self) -> bool {
         matches!(self, Asker::Client)
     }
 
-    /// Others end both halves.
+    /// Returns whether it may end one half alone; the others end both.
     pub fn may_half_close(&self) -> bool {
         matches!(self, Asker::Client)
     }
 
-    /// A client that was told to connect again may have asked before it heard so; a router sends
-    /// elsewhere what is sent back.
+    /// Returns whether it may ask before it hears that it is to connect again. A client may have
+    /// done so already; a router sends elsewhere what is sent back.
     pub fn may_ask_before_it_hears(&self) -> bool {
         !self.is_router()
     }
 
-    /// A router takes an unsigned end for a cut, and its last message is read before.
+    /// Returns whether the end of the connection must be signed: a router takes an unsigned end for
+    /// a cut, and what it sent last is read before the connection closes.
     pub fn wants_signed_end(&self) -> bool {
         self.is_router()
     }
 
-    /// A router waits with the rest of a body until it hears that the request is taken.
+    /// Returns whether it waits with the rest of a body until it hears that the request is taken,
+    /// as a router does.
     pub fn waits_with_body(&self) -> bool {
         self.is_router()
     }
 
-    /// The router that a client came to gives it the cookie that keeps its requests together.
+    /// Returns whether it may be given a session cookie: the router that a client came to gives it
+    /// the cookie that keeps its requests together.
     pub fn may_be_given_session(&self) -> bool {
         !self.is_router()
     }
 
-    /// Of a request: a router adds to what its client sent.
+    /// Returns the largest head of a request, in bytes; a router adds to what its client sent.
     pub fn head_bytes_max(&self) -> usize {
         match self {
             Asker::Client | Asker::Stream => HEAD_BYTES_MAX,
@@ -78,7 +84,8 @@ impl Asker {
         }
     }
 
-    /// How far a request may go, and how long it may wait, where a client's waits for so long.
+    /// Returns how far a request may go and how long it may wait, where a client's request waits
+    /// for `of_client`.
     pub fn patience(&self, of_client: Duration) -> (Reaches, Duration) {
         match self {
             Asker::Client | Asker::Stream => (Reaches::Anywhere, of_client),

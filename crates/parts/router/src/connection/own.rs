@@ -17,7 +17,7 @@ use crate::stream::{write_all, write_paced};
 use crate::table::RoutedApplication;
 
 impl Connection {
-    /// Some when a static file, or its absence, is the answer.
+    /// Answers with a static file, or the page for its absence; `None` if neither is the answer.
     pub async fn file(
         &self,
         application: &Arc<RoutedApplication>,
@@ -55,7 +55,7 @@ impl Connection {
                 let sent = write_paced(&self.stream, bytes, &Pace::default()).await;
                 (200, sent.is_ok().then_some(answer.content_bytes()))
             }
-            // Apart, so that what is asked for the most needs little room.
+            // The rest is boxed, so that what is asked for the most needs little room.
             None => {
                 let disk = self.thread.shared.files.pool();
                 Box::pin(answer.send(disk, &self.stream, head_only, keep_alive, out)).await

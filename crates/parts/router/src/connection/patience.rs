@@ -1,4 +1,5 @@
-//! Closes a client's connection behind an answer to a request of which more may come.
+//! The patient close of a client's connection, behind an answer to a request of which more may
+//! come.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,15 @@ use crate::closing::{LINGER_TIME_MAX, close_gently};
 use crate::thread::Thread;
 use crate::wire::Wire;
 
-/// A client whose request was answered early may go on sending it for so long, and pause for so
-/// long meanwhile: as with nginx (`lingering_time`, `lingering_timeout`).
+/// The time that a client whose request was answered early may go on sending it, and how long it
+/// may pause meanwhile, as with nginx (`lingering_time`, `lingering_timeout`).
 const PATIENT_TIME_MAX: Duration = Duration::from_secs(30);
 const PATIENT_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Larger than nearly all uploads: whoever sends without end is not read for all of that time.
+/// Bytes that are read from such a client, more than nearly all uploads: one that sends without end
+/// is not read for all of that time.
 const PATIENT_BYTES_MAX: usize = 128 << 20;
 
-/// After an answer to a request of which more may come: whoever sends all of it before
+/// Closes after an answer to a request of which more may come: a client that sends all of it before
 /// reading is to find the answer. A router that stops waits for it no longer than for others; a
 /// stream of HTTP/2 is one of many on a connection that stays.
 pub async fn close_patiently(stream: Wire, mut buffer: Buffer, thread: &Thread) -> Buffer {

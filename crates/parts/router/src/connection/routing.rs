@@ -21,15 +21,15 @@ use crate::presence::Busy;
 use crate::table::RoutedApplication;
 use crate::wire::Wire;
 
-/// What becomes of a request.
+/// The outcome of a request's beginning.
 enum Begun {
     Ended(Option<After>),
-    /// An instance is asked.
+    /// An instance is to be asked.
     Forward(Arc<RoutedApplication>, RequestHead, Instant),
 }
 
 impl Connection {
-    /// A stream of HTTP/2: the head of its only request is in `buffer`.
+    /// Serves a stream of HTTP/2: the head of its only request is in `buffer`.
     pub async fn run_once(self, mut buffer: Buffer) {
         let thread = self.thread.clone();
         let _busy = Busy::begin(&thread);
@@ -45,7 +45,8 @@ impl Connection {
         }
     }
 
-    /// None when the client is gone. The limits of the application hold for what follows, too.
+    /// Serves one request; `None` if the client is gone. The limits of the application hold for
+    /// what follows, too.
     pub(super) async fn one(
         &self,
         buffer: &mut Buffer,
@@ -137,7 +138,7 @@ impl Connection {
         thread.pool.give_back(buffer);
     }
 
-    /// An answer of our own instead of the application's.
+    /// Answers with a page of our own instead of the application's answer.
     async fn refused(
         &self,
         page: Page,

@@ -1,5 +1,5 @@
-//! The task of a connection: its requests one after the other. Holds buffers only while a request
-//! is under way.
+//! The task of a connection: its requests one after the other. It holds buffers only while a
+//! request is under way.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -18,40 +18,41 @@ use crate::presence::Busy;
 use crate::scope::Scope;
 use crate::stream::write_paced;
 
-/// Then the client goes on in the lane. Who often wants something else pays for the way there and
-/// back: with four, a body in every sixth request made each an eighth dearer.
+/// Quick requests after which the client goes on in the lane. A client that often wants something
+/// else pays for the way there and back: with four, a body in every sixth request made each an
+/// eighth dearer.
 pub const QUICK_IN_A_ROW: u32 = 16;
 
-/// Why there are no more requests of a connection.
+/// The reason why there are no more requests of a connection.
 enum Ended {
-    /// None came, or no other one.
+    /// No request came, or no other one.
     NoRequest,
-    /// It speaks HTTP/2, and began so.
+    /// The client speaks HTTP/2, and began so.
     Http2(Buffer),
-    /// Its last one was answered, or could not be.
+    /// The last request was answered, or could not be.
     Request(Option<After>, Buffer),
-    /// It goes on in the lane.
+    /// The connection goes on in the lane.
     Quick(Limits),
 }
 
-/// Where a connection's task begins.
+/// The point where a connection's task begins.
 pub enum Start {
     New,
-    /// After the lane, as all that follow. The limits are those of the application that was asked
+    /// After the lane, like all that follow. The limits are those of the application that was asked
     /// last.
     Waiting(Limits),
-    /// With what came there.
+    /// With what came in the lane.
     Asked(Buffer, Limits),
-    /// With what found no room.
+    /// With the rest of an answer, which the client had no room for.
     Owing(Box<Owed>, Limits),
     /// With a request that has its place at an instance.
     Underway(Box<Underway>, Limits),
 }
 
 impl Connection {
-    /// What is awaited here has its room in every connection, idle or not, and a place in memory is
-    /// found for it with each: what is long or rare is awaited apart.
-    /// Returned is one that goes on in the lane.
+    /// Serves the connection, and returns one that goes on in the lane. What is awaited here has
+    /// its room in every connection, idle or not, and a place in memory is found for it with each:
+    /// what is long or rare is awaited apart.
     #[expect(clippy::manual_async_fn, reason = "an async fn has what it takes in its future twice")]
     pub fn run(
         self,
@@ -69,13 +70,13 @@ impl Connection {
         }
     }
 
-    /// One after the other, until there is to be no other.
+    /// Serves the requests one after the other, until there is to be no other.
     async fn requests(&self, start: Start) -> Ended {
         let (mut is_new, mut underway) = (false, None);
         let (first, mut limits) = match start {
             Start::New => {
                 let limits = self.first_limits();
-                // Most bring a request along.
+                // Most clients bring a request along.
                 let come = match self.asker.asks_at_once() {
                     true => self.bytes_now(),
                     false => Some(None),
@@ -139,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Until it is known which application is meant.
+    /// Returns the limits until it is known which application is meant.
     fn first_limits(&self) -> Limits {
         let own = match self.scope {
             Scope::Port(_) => self.thread.application(&self.scope, b""),
@@ -148,7 +149,7 @@ impl Connection {
         own.map(|own| own.limits).unwrap_or_default()
     }
 
-    /// What the lane could not send at once. False where the client does not take it.
+    /// Sends what the lane could not send at once; returns false if the client does not take it.
     async fn pay(&self, owed: Owed) -> bool {
         let _busy = Busy::begin(&self.thread);
         let sent = write_paced(&self.stream, &owed.rest, &Pace::default()).await.is_ok();
@@ -161,34 +162,35 @@ impl Connection {
         sent
     }
 
-    /// A client that was told so: closing now would lose what it is about to ask. Its next answer
-    /// says that the connection ends, where the router leaves.
+    /// Returns whether a client may ask again. When it was told to connect again, closing at once
+    /// would lose what it is about to ask; its next answer says that the connection ends, where the
+    /// router leaves.
     fn may_ask_again(&self) -> bool {
         self.goes_on() || (self.asker.may_ask_before_it_hears() && self.thread.is_leaving())
     }
 
-    /// No request came.
+    /// Leaves a connection on which no request came.
     async fn leave(self) {
         if self.thread.is_stopping() {
             Box::pin(host::leave(self)).await;
         }
     }
 
-    /// Waits for a request without holding a buffer. None when none came.
+    /// Waits for a request without holding a buffer; `None` if none came.
     async fn first_bytes(&self, limit: Duration) -> Option<Buffer> {
         loop {
             match self.asker.is_router() {
                 false => self.stream.readable_within(limit).await.ok()?,
                 true => Box::pin(host::readable(self, limit)).await?,
             }
-            // Readable may be an old tale; then the wait goes on.
+            // The socket may only have been readable before; then the wait goes on.
             if let Some(buffer) = self.bytes_now()? {
                 return Some(buffer);
             }
         }
     }
 
-    /// What has come. None at the end, Some(None) where nothing came yet.
+    /// Returns what has come; `None` at the end, `Some(None)` if nothing came yet.
     fn bytes_now(&self) -> Option<Option<Buffer>> {
         let mut buffer = self.thread.pool.buffer();
         match self.stream.read_now(&mut buffer) {

@@ -50,7 +50,7 @@ impl Site for Alone {
 }
 
 impl Alone {
-    /// It says everything again.
+    /// Starts an endpoint that echoes everything.
     async fn start() -> Alone {
         let back_end = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let at = back_end.local_addr().unwrap();
@@ -114,7 +114,7 @@ async fn flows_beyond_the_limit_are_refused_and_those_that_are_there_go_on() {
             assert_eq!(site.flows(), 2, "and what was refused holds nothing");
             assert_eq!(third.try_recv(&mut [0; 64]).unwrap_err().kind(), ErrorKind::WouldBlock);
         }
-        // One that has ended makes room.
+        // A flow that has ended makes room.
         site.now_ms.set(IDLE_MS - 1);
         ask(&first, b"again").await;
         site.now_ms.set(IDLE_MS);

@@ -1,4 +1,4 @@
-//! What stands before a request that goes to another node.
+//! The lines that stand before a request that goes to another node.
 
 use std::io::Result;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use router_core::far::Ask;
 use crate::table::RoutedApplication;
 use crate::wire::Wire;
 
-/// In the queue of the only node that has instances; then this node looks again who has.
+/// The wait in the queue of the only node that has instances; then this node looks again who has.
 const WAIT_ALONE: Duration = Duration::from_secs(1);
 
-/// Where there is a choice, a node that is busy says so at once.
+/// Returns how long a request may wait there. Where there is a choice, a busy node says so at once.
 pub fn wait(application: &RoutedApplication) -> Duration {
     if application.only_far().is_some() { WAIT_ALONE } else { Duration::ZERO }
 }
 
-/// Goes out together with the request. `scratch` is left empty.
+/// Adds the lines, which go out together with the request. `scratch` is left empty.
 pub fn write(
     application: &RoutedApplication,
     upstream: &Wire,

@@ -9,9 +9,9 @@ use model::NodeId;
 /// The router that called, for as long as its connection stands.
 pub struct Caller {
     node: NodeId,
-    /// How long its present request may stand in the queue here.
+    /// The time that its present request may stand in the queue here.
     wait: Cell<Duration>,
-    /// Whether it has heard what becomes of that.
+    /// Whether it has heard what becomes of that request.
     told: Cell<bool>,
 }
 
@@ -20,13 +20,13 @@ impl Caller {
         Caller { node, wait: Cell::default(), told: Cell::default() }
     }
 
-    /// A request of its begins, which may wait for so long.
+    /// Begins one of its requests, which may wait for `wait`.
     pub fn asks(&self, wait: Duration) {
         self.wait.set(wait);
         self.told.set(false);
     }
 
-    /// Whether it has yet to hear what becomes of its request; from now on it has.
+    /// Returns whether it has yet to hear what becomes of its request; from now on it has.
     pub fn is_to_be_told(&self) -> bool {
         !self.told.replace(true)
     }

@@ -1,5 +1,5 @@
-//! Calls the router of another node. The handshake proves to both that the other is a member; the
-//! connection is kept by the thread that called.
+//! Calls to the router of another node. The handshake proves to both that the other is a member;
+//! the connection is kept by the thread that called.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::shared::Shared;
 use crate::time_limit::within;
 use crate::wire::Wire;
 
-/// A machine that is there answers at once; one that is not counts as down within two seconds.
+/// The time to connect: a machine that is there answers at once; one that is not counts as down
+/// within two seconds.
 const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub async fn connect(shared: &Shared, peer: &Arc<FarPeer>) -> Result<Wire> {

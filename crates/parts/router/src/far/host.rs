@@ -29,10 +29,10 @@ use crate::wire::Wire;
 use router_core::http::request::RequestHead;
 use runtime::members::RouterCall;
 
-/// What stands before a request is sent together with it.
+/// The time for the lines that stand before a request; they are sent together with it.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Must be called on the thread that is to serve it.
+/// Opens the connection of a call; to be called on the thread that is to serve it.
 pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection> {
     let stream = Plain::from(call.stream);
     let peer = stream.peer_addr()?;
@@ -42,7 +42,8 @@ pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection
     Ok(Connection { thread, stream, peer, scope: Scope::Host, asker })
 }
 
-/// None when nothing came for so long, or this router is about to stop.
+/// Waits until something comes; `None` if nothing came within `limit`, or this router is about to
+/// stop.
 pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
     let thread = &connection.thread;
     let leaving = thread.leaving.notified();
@@ -56,8 +57,8 @@ pub async fn readable(connection: &Connection, limit: Duration) -> Option<()> {
     }
 }
 
-/// Whatever is still being sent here was passed on to nobody: the other router hears so before the
-/// connection ends, and goes elsewhere with it.
+/// Tells the other router that what it still sends here was passed on to nobody, before the
+/// connection ends; it goes elsewhere with that.
 pub async fn leave(connection: Connection) {
     if !connection.asker.is_router() {
         return;
@@ -70,7 +71,7 @@ pub async fn leave(connection: Connection) {
     }
 }
 
-/// Resolves when a caller that was a member is none any more.
+/// Resolves when a caller that was a member no longer is one.
 pub async fn revoked(thread: &Thread, caller: &NodeId) {
     let mut members = thread.shared.members.subscribe();
     // The store may have told the node port before this router; and the sender outlives the thread.
@@ -78,7 +79,7 @@ pub async fn revoked(thread: &Thread, caller: &NodeId) {
     members.wait_for(|members| !members.contains(caller)).await.ok();
 }
 
-/// A request of a router's. None when that is gone.
+/// Serves one request of a router's; `None` if that router is gone.
 pub async fn one(
     connection: &Connection,
     buffer: &mut Buffer,
@@ -89,12 +90,12 @@ pub async fn one(
     if let Some(through) = &ask.through {
         return Box::pin(services::host::serve(connection, &ask, through, buffer)).await;
     }
-    // Another router writes no malformed one.
+    // Another router writes no malformed head.
     let head = connection.head(buffer, out, limit).await?.ok()?;
     serve(connection, &ask, head, buffer, out).await
 }
 
-/// What stands before each request. None when the caller is gone, or speaks otherwise.
+/// Reads what stands before each request; `None` if the caller is gone, or speaks otherwise.
 async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
     loop {
         match Ask::parse(buffer.filled()) {
@@ -115,7 +116,7 @@ async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
     }
 }
 
-/// None when the caller is gone, or no member any more.
+/// Serves a request of HTTP; `None` if the caller is gone, or no member any more.
 async fn serve(
     connection: &Connection,
     ask: &Ask,

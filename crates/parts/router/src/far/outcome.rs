@@ -1,4 +1,5 @@
-//! What the router that sent a request is told of it, and of the room that there is here.
+//! The reply to the router that sent a request: what becomes of it, and the room that there is
+//! here.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::pace::WRITE_TIME_MAX;
 use crate::stream::write_all;
 use crate::table::RoutedApplication;
 
-/// No instance had room in time. Keeps the connection where all of the request has come.
+/// Replies that no instance had room in time. Keeps the connection if all of the request has come.
 pub async fn busy(
     connection: &Connection,
     application: &RoutedApplication,
@@ -45,7 +46,7 @@ impl Connection {
     }
 }
 
-/// How busy the instances are apart from `own` requests that are about to be over.
+/// Returns how busy the instances are apart from `own` requests that are about to be over.
 pub fn room(application: &RoutedApplication, now_ms: u64, own: u32) -> Room {
     let (mut in_flight, mut free) = (0_u32, 0_u32);
     for endpoint in &application.endpoints {

@@ -1,17 +1,17 @@
-//! Another node as the router's threads know it: whom to call, and whether it still answers.
+//! Another node as the router's threads know it: its id, and whether it still answers.
 
 use std::time::Duration;
 
 use model::NodeId;
 use tokio::sync::watch;
 
-/// A node that does not answer others may only be slow: what is under way with it is given up
-/// after so long without a byte.
+/// The time without a byte after which requests to a node that does not answer others are given up:
+/// it may only be slow.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub struct FarPeer {
-    /// Unique in this process: the key of the threads' pools.
+    /// A number that is unique in this process: the key of the threads' pools.
     pub serial: u64,
     pub node: NodeId,
     down: watch::Sender<bool>,

@@ -16,16 +16,17 @@ use super::peer::FarPeer;
 use crate::pace::Patience;
 use crate::plain::Plain;
 
-/// A node that vanished without a word is noticed on a quiet connection too.
+/// The time between probes: a node that vanished without a word is noticed on a quiet connection
+/// too.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// One record; rustls holds hardly more that nobody has read.
+/// Opened bytes that are held, one record; rustls holds hardly more that nobody has read.
 const OPENED_BYTES_MAX: usize = 16 * 1024;
 
 pub struct Sealed {
     tcp: Plain,
     tls: RefCell<Connection>,
-    /// Where this node is the one that called.
+    /// The peer, if this node is the one that called.
     peer: Option<Arc<FarPeer>>,
 }
 
@@ -37,7 +38,7 @@ impl Sealed {
         Ok(Sealed { tcp, tls: RefCell::new(tls), peer })
     }
 
-    /// To a client. Its socket has no delay, as its listener had none.
+    /// Creates the connection to a client. Its socket has no delay, as its listener had none.
     pub fn to_client(tcp: Plain, tls: Connection) -> Sealed {
         Sealed { tcp, tls: RefCell::new(tls), peer: None }
     }
@@ -129,7 +130,7 @@ impl Sealed {
         }
     }
 
-    /// What the kernel takes now; true when that was all.
+    /// Sends what the kernel takes now; returns true if that was all.
     fn flush_now(&self) -> Result<bool> {
         self.flush(|_| ())
     }
@@ -161,7 +162,7 @@ impl Sealed {
         }
     }
 
-    /// As for streams of tokio.
+    /// Reads like a stream of tokio.
     pub fn poll_read(&self, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         loop {
             match self.read_now(room.initialize_unfilled()) {
@@ -201,7 +202,7 @@ impl Sealed {
         self.tls.borrow_mut().writer().write_all(bytes)
     }
 
-    /// The other side sees a signed end. One that does not take it in sees an unsigned one.
+    /// Signs the end of what is sent; a peer that does not take that in sees an unsigned end.
     pub fn shut_down_writing(&self) {
         self.tls.borrow_mut().send_close_notify();
         if self.flush_now().is_ok_and(|all| all) {

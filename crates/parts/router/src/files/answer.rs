@@ -18,16 +18,16 @@ use crate::wire::Wire;
 
 /// A year, after which RFC 9111 has nothing more to say.
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
-/// Asked again each time, and answered with 304: so a new release is seen at once.
+/// The file is asked for again each time, and answered with 304: so a new release is seen at once.
 const ASK_AGAIN: &str = "no-cache";
 
 pub struct Answer {
-    /// In the form that is sent.
+    /// The file in the form that is sent.
     pub(super) found: Arc<Found>,
-    /// The file as it is: says what kind it is.
+    /// The file as it is, which says what kind it is.
     pub(super) plain: Arc<Found>,
     pub(super) coding: Option<Coding>,
-    /// Most clients make none.
+    /// The client's conditions; most make none.
     pub(super) conditions: Option<Box<Conditions>>,
     pub(super) kind: Kind,
 }
@@ -35,9 +35,9 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Content,
-    /// The same address, but for its end.
+    /// The address is the same, but for its end.
     Redirect(Slash),
-    /// There is nothing, says the file.
+    /// The file says that there is nothing.
     NotFound,
 }
 
@@ -53,16 +53,16 @@ struct Head {
     length: u64,
 }
 
-/// Whose head is written.
+/// The file whose head is written.
 struct Form<'a> {
     found: &'a Found,
     plain: &'a Found,
     coding: Option<Coding>,
-    /// Where else the client is to ask.
+    /// The address where the client is to ask instead.
     target: Option<&'a str>,
 }
 
-/// With the answer to a client that wants the whole file as it is and goes on asking.
+/// Adds the answer to a client that wants the whole file as it is and goes on asking.
 pub(super) fn prepare(mut found: Found) -> Found {
     let Content::Small(content) = &found.content else { return found };
     let head = Head { status: 200, start: 0, length: found.size };
@@ -82,7 +82,7 @@ impl Answer {
         Answer { found, plain, coding: None, conditions: None, kind: Kind::Content }
     }
 
-    /// What whoever goes on asking gets of it: head and content as they are kept.
+    /// Returns what a client that goes on asking gets of it: head and content as they are kept.
     pub fn prepared(&self) -> Option<&[u8]> {
         let plain =
             self.conditions.is_none() && self.coding.is_none() && self.kind == Kind::Content;
@@ -93,7 +93,8 @@ impl Answer {
         self.found.size
     }
 
-    /// The status, and how many bytes were sent if all were. Large files are read by `disk`.
+    /// Sends the answer; returns the status, and how many bytes were sent if all were. Large files
+    /// are read by `disk`.
     pub async fn send(
         &self,
         disk: &Handle,
@@ -196,8 +197,8 @@ impl Form<'_> {
     }
 }
 
-/// The address that was asked for, from the head as it was written for an instance, with another
-/// end.
+/// Returns the address that was asked for, from the head as it was written for an instance, with
+/// another end.
 fn elsewhere(out: &[u8], slash: Slash) -> String {
     let target = out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     let target = String::from_utf8_lossy(target);
@@ -208,7 +209,7 @@ fn elsewhere(out: &[u8], slash: Slash) -> String {
         path = rest.trim_end_matches('/');
     }
     let end = if slash == Slash::With { "/" } else { "" };
-    // One `/` in front: `//host` would lead elsewhere.
+    // One `/` stands in front: `//host` would lead elsewhere.
     format!("/{path}{end}{query}")
 }
 

@@ -14,18 +14,19 @@ use super::read::read;
 use super::source::Roots;
 
 const CACHE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Releases do not change; persistent directories do, and are looked at again after this time.
+/// The time that a file counts as fresh: releases do not change; persistent directories do, and are
+/// looked at again after this time.
 const CACHE_TIME_MAX: Duration = Duration::from_secs(1);
-/// While it is read again, for as long as that may take.
+/// The age up to which a file is still given while it is read again.
 const STALE_TIME_MAX: Duration = Duration::from_secs(2);
-/// What was not asked for so long is forgotten, with what a removed release had on disk.
+/// The time after which an unused file is forgotten, with what a removed release had on disk.
 const UNUSED_TIME_MAX: Duration = Duration::from_secs(60);
-/// How often that is looked for.
+/// The time between two searches for unused files.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// What a descriptor counts for, so that at most 256 are kept.
+/// The bytes that a descriptor counts for, so that at most 256 are kept.
 const DESCRIPTOR_COST: usize = 256 * 1024;
 
-/// Shared by all threads.
+/// The files that all threads share.
 pub struct Files {
     blocking: Handle,
     cache: Mutex<Cache>,
@@ -33,32 +34,32 @@ pub struct Files {
 
 #[derive(Default)]
 struct Cache {
-    /// By the bytes of their paths: those are compared faster than their components.
+    /// The files by the bytes of their paths, which are compared faster than their components.
     files: BTreeMap<OsString, Cached>,
     bytes: usize,
-    /// Somebody looks for what nobody asks for.
+    /// Whether a task looks for unused files.
     swept: bool,
 }
 
 struct Cached {
     found: Arc<Found>,
     read_at: Instant,
-    /// Somebody is reading it again; one is enough.
+    /// Whether somebody is reading it again; one is enough.
     being_read: bool,
 }
 
 impl Files {
-    /// `blocking` is a runtime whose pool reads the disk.
+    /// Creates the cache; `blocking` is a runtime whose pool reads the disk.
     pub fn new(blocking: Handle) -> Files {
         Files { blocking, cache: Mutex::default() }
     }
 
-    /// Where the disk is waited for.
+    /// Returns the runtime on which the disk is waited for.
     pub fn pool(&self) -> &Handle {
         &self.blocking
     }
 
-    /// None when the disk's pool is gone.
+    /// Opens a file; `None` if the disk's pool is gone.
     pub async fn open(self: &Arc<Files>, path: PathBuf, roots: &Roots) -> Option<Arc<Found>> {
         if let Some(found) = self.lock().get(path.as_os_str()) {
             return Some(found);
@@ -83,7 +84,8 @@ impl Files {
 }
 
 impl Cache {
-    /// None for whoever is to read it from the disk; meanwhile others get what was there.
+    /// Returns a file; `None` for the caller that is to read it from the disk. Meanwhile others get
+    /// what was there.
     fn get(&mut self, path: &OsStr) -> Option<Arc<Found>> {
         let cached = self.files.get_mut(path)?;
         let age = cached.read_at.elapsed();
@@ -102,7 +104,8 @@ impl Cache {
         let cached = Cached { found, read_at: now, being_read: false };
         self.files.insert(path, cached);
         while self.bytes > CACHE_BYTES_MAX {
-            // Whatever comes first: what is asked for is read again at once.
+            // The first in order goes, whatever it is: a file that is asked for is read again at
+            // once.
             let Some((path, old)) = self.files.pop_first() else { break };
             self.bytes -= cost(&path, &old.found);
         }
@@ -134,7 +137,7 @@ async fn sweep(files: Weak<Files>) {
     }
 }
 
-/// In bytes of memory.
+/// Returns the cost of a file in bytes of memory.
 fn cost(path: &OsStr, found: &Found) -> usize {
     let content = match &found.content {
         Content::Small(bytes) => bytes.len(),

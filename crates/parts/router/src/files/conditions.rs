@@ -1,4 +1,4 @@
-//! What a client has already, and which part in which form it wants.
+//! The conditions of a request: what a client has already, and which part in which form it wants.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime};
@@ -22,13 +22,13 @@ pub struct Conditions {
     modified_since: Option<String>,
     if_range: Option<String>,
     range: Option<String>,
-    /// `Accept`.
+    /// The value of `Accept`.
     pub kinds: Option<String>,
-    /// `Accept-Encoding`.
+    /// The value of `Accept-Encoding`.
     pub accepted: Option<String>,
 }
 
-/// What is to be sent, as RFC 9110, section 13.2.2, decides it.
+/// The answer that is due, as RFC 9110, section 13.2.2, decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The file, or the range that was asked for.
@@ -106,13 +106,13 @@ fn lists(tags: &str, etag: &str) -> bool {
     tags.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag)
 }
 
-/// Seconds since 1970. Other forms of dates are a quarter of a century out of use.
+/// Reads a date as seconds since 1970. Other forms of dates are a quarter of a century out of use.
 fn date(text: &str) -> Option<i64> {
     let read = PrimitiveDateTime::parse(text.trim(), HTTP_DATE).ok()?;
     Some(read.assume_utc().unix_timestamp())
 }
 
-/// As text, and in seconds since 1970, as clients send it back.
+/// Returns a time as text, and in seconds since 1970, as clients send it back.
 pub fn modified(since_epoch: Duration) -> (String, i64) {
     let time = OffsetDateTime::from(SystemTime::UNIX_EPOCH + since_epoch);
     (time.format(HTTP_DATE).unwrap_or_default(), time.unix_timestamp())

@@ -1,4 +1,4 @@
-//! What a path leads to, as far as an answer needs it: a file, a directory, or nothing. Knows no
+//! The target of a path, as far as an answer needs it: a file, a directory, or nothing. It knows no
 //! disk and no client.
 
 use std::fs::File;
@@ -7,20 +7,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use router_core::files::coding::Coding;
 
-/// What was found under a path.
+/// The result of looking up a path.
 pub struct Found {
     pub content: Content,
-    /// Of a small file: what most clients get, head and content. The content is a part of it.
+    /// The answer with a small file that most clients get, head and content. `content` is a part of
+    /// it.
     pub answer: Bytes,
     pub size: u64,
     pub content_type: &'static str,
     pub etag: String,
     pub modified: String,
-    /// The same, in seconds.
+    /// The same time in seconds.
     pub changed_at: i64,
-    /// Under this name its content never changes.
+    /// Whether its content never changes under this name.
     pub lasts: bool,
-    /// Further forms of it that lie beside it.
+    /// The further forms of it that lie beside it.
     pub codings: Vec<Coding>,
 }
 
@@ -44,7 +45,7 @@ impl Found {
     }
 }
 
-/// What a path leads to.
+/// The content that a path leads to.
 pub enum Content {
     Small(Bytes),
     Large(Arc<File>),

@@ -1,5 +1,5 @@
 //! Large files on their way to a client: from the kernel's cache by `sendfile`, or piece by piece
-//! where the connection is sealed. The disk itself is read by the pool of other threads.
+//! if the connection is sealed. The disk itself is read by the pool of other threads.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, IoSliceMut, Result};
@@ -15,7 +15,7 @@ use crate::plain::Plain;
 use crate::stream::write_paced;
 use crate::wire::Wire;
 
-/// Others have their turn after each.
+/// Bytes of a file after which others have their turn.
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// A part of a file.
@@ -26,7 +26,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// An error where not all was sent. What is not in memory is read by `disk`.
+    /// Sends the part; an error means that not all was sent. What is not in memory is read by
+    /// `disk`.
     pub async fn send(mut self, disk: &Handle, client: &Wire, pace: &Pace) -> Result<()> {
         while self.length > 0 {
             let count = match client {
@@ -74,7 +75,8 @@ impl Part {
         }
     }
 
-    /// As far as two looks tell: the kernel reads ahead, so what lies between is rarely missing.
+    /// Returns whether the piece is in memory, as far as two looks tell: the kernel reads ahead, so
+    /// what lies between is rarely missing.
     fn is_in_memory(&self, piece: usize) -> bool {
         [self.start, self.start + piece as u64 - 1].into_iter().all(|at| {
             let mut byte = [0];
@@ -107,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// Less than what one may wait for a piece.
+    /// Less than the time that one may wait for a piece.
     const DEADLINE: Duration = Duration::from_secs(50);
 
     #[tokio::test]

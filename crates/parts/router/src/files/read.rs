@@ -1,5 +1,5 @@
-//! Looks at the disk: what a path leads to, and how it is sent. Called where waiting holds nobody
-//! up.
+//! The look at the disk: what a path leads to, and how it is sent. It is called where waiting holds
+//! nobody up.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,17 +17,18 @@ use super::conditions;
 use super::found::{Content, Found};
 use super::source::Roots;
 
-/// Larger files are sent from their descriptors.
+/// The size, in bytes, up to which a file is kept in memory; larger ones are sent from their
+/// descriptors.
 const SMALL_BYTES_MAX: u64 = 256 * 1024;
 
-/// Where another form of a file lies.
+/// Returns where another form of a file lies.
 pub fn beside(path: &Path, coding: Coding) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(coding.suffix());
     path.into()
 }
 
-/// From the disk, which may take its time.
+/// Reads a file from the disk, which may take its time.
 pub fn read(path: &Path, roots: &Roots) -> Found {
     open(path, roots).unwrap_or_else(|| {
         let is_directory = path.is_dir() && is_inside(path, roots).is_some();
@@ -36,7 +37,8 @@ pub fn read(path: &Path, roots: &Roots) -> Found {
     })
 }
 
-/// Links are followed, but not out of the application's own directories.
+/// Returns where a path leads. Links are followed, but not out of the application's own
+/// directories.
 fn is_inside(path: &Path, roots: &Roots) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
     let inside = [&roots.build, &roots.persist]

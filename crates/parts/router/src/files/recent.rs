@@ -1,5 +1,5 @@
-//! What one thread was asked for just now, by the very bytes that asked: a file that many want is
-//! found again without its path being put together and looked up each time.
+//! The requests that one thread got just now, by the very bytes of their targets: a file that many
+//! want is found again without its path being put together and looked up each time.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -12,11 +12,14 @@ use super::answer::{Answer, Kind};
 use super::found::{Content, Found};
 use crate::table::RoutedApplication;
 
-/// Those that are asked for the most; each has its place, and whoever else belongs there takes it.
+/// Targets that are remembered: those asked for the most. Each has its place by hash; another
+/// target with the same place replaces it.
 const PLACES: usize = 256;
-/// Longer ones are rare, and would be most of what this holds.
+/// The longest target that is remembered, in bytes: longer ones are rare, and would be most of what
+/// this holds.
 const TARGET_BYTES_MAX: usize = 256;
-/// In persistent directories files change: they are seen that much later.
+/// The time that an answer is remembered: files in persistent directories change, and a change is
+/// seen that much later.
 const TIME_MAX: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -25,16 +28,17 @@ pub struct Recent {
 }
 
 struct Asked {
-    /// As it was then: another release is another one.
+    /// The application as it was then; another release is another one.
     application: Weak<RoutedApplication>,
     target: Box<[u8]>,
-    /// None where there is no such file, and the application is asked.
+    /// The file; `None` if there is none and the application is asked.
     found: Option<Arc<Found>>,
     until: Instant,
 }
 
 impl Recent {
-    /// Whether there is a file; the answer to a client without conditions. None: not known.
+    /// Returns the answer to a client without conditions, `Some(None)` if there is no such file;
+    /// `None` if that is not known.
     pub fn find(
         &self,
         application: &Arc<RoutedApplication>,
@@ -44,7 +48,7 @@ impl Recent {
         self.with(application, target, now, |found| found.cloned().map(Answer::whole))
     }
 
-    /// It is known that there is none.
+    /// Returns whether it is known that there is no file.
     pub fn is_none(
         &self,
         application: &Arc<RoutedApplication>,
@@ -54,8 +58,8 @@ impl Recent {
         self.with(application, target, now, |found| found.is_none()) == Some(true)
     }
 
-    /// What whoever goes on asking is sent of such a file, and how much of it is content. None
-    /// where that is not known, or no file from memory.
+    /// Calls `send` with the prepared answer for a client that goes on asking, and how much of it
+    /// is content. Returns `None` if the file is not known, or none is in memory.
     pub fn prepared<R>(
         &self,
         application: &Arc<RoutedApplication>,
@@ -83,7 +87,8 @@ impl Recent {
         is_it.then(|| answer(asked.found.as_ref()))
     }
 
-    /// Where everybody without conditions gets the same: of one form, whichever they take.
+    /// Remembers an answer if everybody without conditions gets the same: the file has a single
+    /// form, whatever codings clients take.
     pub fn learn(
         &self,
         application: &Arc<RoutedApplication>,
@@ -114,7 +119,7 @@ impl Recent {
         });
     }
 
-    /// What nobody asked for again is not held any longer.
+    /// Drops what nobody asked for again.
     pub fn sweep(&self) {
         let now = Instant::now();
         for place in self.places.borrow_mut().iter_mut() {

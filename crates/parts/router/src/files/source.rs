@@ -1,20 +1,21 @@
-//! Where an application's static files lie, and how they are looked for there.
+//! The directories of an application's static files, and the rules by which they are looked for
+//! there.
 
 use std::path::PathBuf;
 
-/// The directories that they lie in.
+/// The directories that static files lie in.
 #[derive(Clone, Debug)]
 pub struct Roots {
     pub build: PathBuf,
     pub persist: PathBuf,
 }
 
-/// How they are looked for.
+/// The rules by which files are looked for.
 #[derive(Clone, Copy)]
 pub struct Rules {
-    /// Nobody else answers: pages need no `.html` in their address, and there is one for what is
-    /// not there.
+    /// Whether nobody else answers: pages need no `.html` in their address, and there is one for
+    /// what is not there.
     pub is_site: bool,
-    /// A build made them.
+    /// Whether a build made them.
     pub is_built: bool,
 }

@@ -19,21 +19,21 @@ use crate::wire::Wire;
 
 /// Interim answers before the one that counts; more are a mistake or an attack.
 const INTERIMS_MAX: u32 = 64;
-/// Most answers come sooner than anybody gives up: whether the client is still there is not looked
-/// at before, which spares a place in two lists for each request.
+/// The time before which nobody looks whether the client is still there: most answers come sooner
+/// than anybody gives up, and this spares a place in two lists for each request.
 const CLIENT_UNWATCHED: Duration = Duration::from_millis(200);
 
-/// For the head of an answer.
+/// The wait for the head of an answer.
 pub(super) struct Wait {
-    /// From here on its time counts.
+    /// The start of the time that counts.
     pub since: Instant,
-    /// Answers before it so far.
+    /// The number of interim answers so far.
     pub interims: u32,
 }
 
 impl Exchange<'_> {
-    /// Reads the head of the answer; interim ones are passed on or dropped. None after an interim
-    /// one while the client's body is not sent yet.
+    /// Reads the head of the answer; interim ones are passed on or dropped. Returns `None` after an
+    /// interim one while the client's body is not sent yet.
     pub(super) async fn answer_head(
         &mut self,
         upstream: &Wire,
@@ -128,7 +128,7 @@ fn malformed(rule: &'static str) -> Failed {
     Failed::Malformed(BadResponse::new(rule))
 }
 
-/// What the answer to this request has to know.
+/// Returns what must be known of this request to read its answer.
 pub(super) fn asked(connection: &Connection, head: &RequestHead) -> Asked {
     Asked {
         head: head.is_head(),

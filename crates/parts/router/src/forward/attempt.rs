@@ -1,5 +1,5 @@
-//! One instance is asked: connects, sends what there is, and passes the answer on. Part of one
-//! request.
+//! One attempt at an instance: it connects, sends what there is, and passes the answer on. Part of
+//! one request.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::time_limit::within;
 use crate::wire::Wire;
 use os::shared_port::is_short;
 
-/// Loopback connects at once, or its backlog is full.
+/// The time that connecting may take: loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -117,7 +117,7 @@ impl Exchange<'_> {
                 wait.since = Instant::now();
             }
             match self.answer_head(&upstream, &mut answer, body, progress, &mut wait, out).await {
-                // An interim one: now the client may go on with its body.
+                // This was an interim one: now the client may go on with its body.
                 Ok(None) => wait.since = Instant::now(),
                 Ok(Some(head)) => break Ok(head),
                 Err(failed) => break Err(failed),
@@ -149,7 +149,7 @@ impl Exchange<'_> {
             Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
         };
         let finished = body.is_done() && !write_failed;
-        // What a transparent router passed on of either side, the other one heard, too.
+        // What either side says through a transparent router, the other one hears, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
         let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
         let reusable = (reusable && !endpoint.closes() && !closed).then_some(upstream);
@@ -164,7 +164,8 @@ impl Exchange<'_> {
         })
     }
 
-    /// The instance has said all, whenever the client takes it: it is there for others.
+    /// Frees an instance that has sent its whole answer, whenever the client takes it: it is there
+    /// for others.
     pub(super) fn free(&self, reusable: Option<Wire>, mut permit: Permit) {
         permit.served();
         if let Some(upstream) = reusable {
@@ -172,7 +173,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// A connection that is kept, or a new one, and since when.
+    /// Returns a connection that is kept, or a new one, and since when it can be used.
     async fn reach(
         &mut self,
         thread: &Thread,
@@ -195,8 +196,8 @@ impl Exchange<'_> {
         Ok((connected?, Instant::now()))
     }
 
-    /// While the instance works, or all are busy: no buffer, and no more than the head that one
-    /// may be asked with.
+    /// Holds little while the instance works, or all are busy: no buffer, and no more than the head
+    /// that an instance may be asked with.
     pub(super) fn hold_little(&mut self) {
         let thread = &self.connection.thread;
         if thread.is_crowded() {

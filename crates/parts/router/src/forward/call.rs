@@ -7,10 +7,10 @@ use crate::buffer::Buffer;
 use crate::permit::Permit;
 use crate::wire::Wire;
 
-/// Where an attempt begins.
+/// The state in which an attempt begins.
 pub(super) struct Begun {
     pub permit: Permit,
-    /// None where nobody was asked yet.
+    /// The call that was made already; `None` if nobody was asked yet.
     pub call: Option<Box<Call>>,
 }
 
@@ -18,14 +18,14 @@ pub(super) struct Begun {
 pub(super) struct Call {
     pub upstream: Wire,
     pub at: Instant,
-    /// What has come so far.
+    /// The part of the answer that has come so far.
     pub answer: Buffer,
-    /// Of a long answer that has begun.
+    /// The rest of a long answer that has begun.
     pub rest: Option<Box<Rest>>,
 }
 
 impl Call {
-    /// Nothing that comes is for the lane any more.
+    /// Ends the call for the lane: nothing that comes is for the lane any more.
     pub fn end(self) -> Call {
         if let Wire::Plain(upstream) = &self.upstream {
             upstream.calm();

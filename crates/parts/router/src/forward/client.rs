@@ -1,5 +1,6 @@
-//! Whose request it is: for a strategy that keeps requests together, and for the queue, which
-//! serves clients in turn. Read from the head that instances get, and only where somebody asks.
+//! The client that a request belongs to: for a strategy that keeps requests together, and for the
+//! queue, which serves clients in turn. It is read from the head that instances get, and only where
+//! somebody asks.
 
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use crate::queue::Place;
 use router_core::http::body::Body;
 
 impl Exchange<'_> {
-    /// None where the strategy wants none, or the request has none.
+    /// Returns the key of the request; `None` if the strategy wants none, or the request has none.
     pub(super) fn key(&self) -> Option<u64> {
         let application = &self.application;
         if !application.balance.wants_key() {
@@ -22,7 +23,8 @@ impl Exchange<'_> {
         known.or_else(|| self.new_session())
     }
 
-    /// Of a client without the cookie: it is given one, and comes back to where that leads.
+    /// Returns the key of a client without the cookie: it is given one, and comes back to where
+    /// that leads.
     fn new_session(&self) -> Option<u64> {
         let is_ours = self.connection.asker.may_be_given_session() && !self.is_transparent();
         if !is_ours || !matches!(self.application.sticky, RequestKey::Cookie(_)) {
@@ -49,12 +51,13 @@ impl Exchange<'_> {
         answer.extend_from_slice(line.as_bytes());
     }
 
-    /// Whose place it will be, where places are counted.
+    /// Returns the place that the request will take, where places are counted.
     pub(super) fn whose(&self) -> Option<Place> {
         self.application.is_scarce.then(|| self.place())
     }
 
-    /// In the queue. Who does not send the header that tells clients apart counts by address.
+    /// Returns its place in the queue. A client that does not send the header that tells clients
+    /// apart counts by its address.
     pub(super) fn place(&self) -> Place {
         let client = self.client();
         let class = request_key::of(&self.application.fair, self.out, client);
@@ -69,7 +72,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Another router has written down who asked it, so a client is the same on every node.
+    /// Returns the client's address. Another router has written down who asked it, so a client is
+    /// the same on every node.
     fn client(&self) -> IpAddr {
         let through_router = self.connection.asker.is_router();
         request_key::client(self.out, self.connection.peer.ip(), through_router)

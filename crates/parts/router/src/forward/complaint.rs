@@ -1,6 +1,5 @@
-//! What an instance did wrong, told to the application's owner: in the application's log, and on
-//! the page where whoever asked sits at this machine. Others get a number that stands in the log,
-//! too.
+//! The faults of an instance, told to the application's owner: in the application's log, and on the
+//! page if the client is on this machine. Others get a number that stands in the log, too.
 
 use std::sync::Arc;
 
@@ -11,13 +10,13 @@ use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
 use crate::pages;
 
-/// Of a target: enough to find it by.
+/// The characters of a target that are told: enough to find it by.
 const TARGET_CHARS_MAX: usize = 80;
 
-/// What was wrong with an answer.
+/// The fault of an answer.
 pub(super) enum Fault<'a> {
     Malformed(&'a BadResponse),
-    /// There was none.
+    /// There was no answer.
     None(&'static str),
 }
 
@@ -31,7 +30,7 @@ impl Fault<'_> {
 }
 
 impl Exchange<'_> {
-    /// Once in a while. What other nodes run, their own routers complain of.
+    /// Complains of a fault once in a while. Faults on other nodes are left to their own routers.
     pub(super) fn complain(&self, endpoint: &Arc<Endpoint>, fault: &Fault<'_>) {
         if endpoint.site().is_some() {
             return;
@@ -56,7 +55,7 @@ impl Exchange<'_> {
         shared.log(&self.application.name, line);
     }
 
-    /// Instead of an answer.
+    /// Sends a page in place of an answer that did not come.
     pub(super) async fn no_answer(
         &mut self,
         endpoint: &Arc<Endpoint>,
@@ -75,7 +74,7 @@ impl Exchange<'_> {
         self.fail_with(page, detail.as_deref(), Some(endpoint), counts).await
     }
 
-    /// By somebody at this machine, not by a proxy here on behalf of a stranger.
+    /// Returns whether somebody at this machine asks, not a proxy here on behalf of a stranger.
     fn is_asked_from_here(&self) -> bool {
         let is_direct = self.field("X-Forwarded-For").is_some_and(|list| !list.contains(','));
         !self.connection.asker.is_router() && self.connection.peer.ip().is_loopback() && is_direct
@@ -85,7 +84,7 @@ impl Exchange<'_> {
         self.field("X-Request-Id")
     }
 
-    /// Of the head as an instance gets it.
+    /// Returns a field of the head as an instance gets it.
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.out.split(|byte| *byte == b'\n').skip(1).map(<[u8]>::trim_ascii_end);
         let found = lines.by_ref().take_while(|line| !line.is_empty()).find_map(|line| {
@@ -95,7 +94,7 @@ impl Exchange<'_> {
         std::str::from_utf8(found?.trim_ascii()).ok()
     }
 
-    /// What was asked for, without what may be nobody's business behind `?`.
+    /// Returns the path that was asked for, without what may be nobody's business behind `?`.
     fn path(&self) -> String {
         let target = self.out.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();

@@ -17,16 +17,16 @@ use router_core::http::trailers::Trailers;
 
 pub(super) const BAD_BODY: Page = pages::bad_request(400, "The body of the request is malformed.");
 
-/// All that one request needs.
+/// The request, its connection, and all else that it needs.
 pub struct Exchange<'a> {
     pub connection: &'a Connection,
     pub application: Arc<RoutedApplication>,
     pub head: RequestHead,
-    /// What the client sent: the head, then what followed it.
+    /// The bytes that the client sent: the head, then what followed it.
     pub buffer: &'a mut Buffer,
     /// The head as an instance gets it, without its last line.
     pub out: &'a mut Vec<u8>,
-    /// Of the client's body, as far as they have come.
+    /// The trailers of the client's body, as far as they have come.
     pub trailers: Trailers,
     pub started: Instant,
     pub client_end: Cell<ClientEnd>,
@@ -34,27 +34,27 @@ pub struct Exchange<'a> {
     pub session: Cell<Option<u64>>,
 }
 
-/// Of what a client sends.
+/// The state of what a client sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientEnd {
     #[default]
     Open,
-    /// It will send no more, and reads on.
+    /// The client will send no more, and reads on.
     Half,
-    /// It broke off. Said once by the socket, which then looks half closed.
+    /// The client broke off. The socket says so once, and then looks half closed.
     Both,
 }
 
-/// What is recorded of a request, as far as it is known.
+/// The figures that are recorded of a request, as far as they are known.
 #[derive(Default)]
 pub struct Counts {
     pub queue: Duration,
-    /// For the client's body.
+    /// The time spent waiting for the client's body.
     pub waited: Duration,
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub status: u16,
-    /// How the client takes its answer.
+    /// The pace at which the client takes its answer.
     pub pace: Pace,
 }
 
@@ -100,7 +100,7 @@ impl Exchange<'_> {
         self.fail_with(page, None, endpoint, counts).await
     }
 
-    /// `detail` is for whoever reads the page.
+    /// Sends a page in place of an answer; `detail` is for the reader of the page.
     pub(super) async fn fail_with(
         &mut self,
         page: Page,
@@ -112,7 +112,7 @@ impl Exchange<'_> {
         self.record(endpoint.filter(|endpoint| endpoint.site().is_none()), counts);
         self.admit().ok()?;
         let head_only = self.head.is_head();
-        // Its body may be half read: the connection ends.
+        // Its body may be half read, so the connection ends.
         self.connection.page_with(page, detail, self.out, head_only, false).await
     }
 

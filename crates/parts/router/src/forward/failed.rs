@@ -1,11 +1,11 @@
-//! Why a request has no answer yet, so that it can be told whether another instance may be asked.
+//! The reason why a request has no answer yet, which tells whether another instance may be asked.
 
 use router_core::http::response::BadResponse;
 use router_core::retry::Progress;
 
 use crate::pages::Page;
 
-/// Why an attempt ended without an answer.
+/// The reason why an attempt ended without an answer.
 pub(super) enum Failed {
     /// The client is gone.
     ClientGone,
@@ -19,6 +19,6 @@ pub(super) enum Failed {
     Short,
     /// The instances of that node have no room.
     Busy,
-    /// The answer had begun; what was wrong with the rest.
+    /// The answer had begun; this is what was wrong with the rest.
     Truncated(&'static str),
 }

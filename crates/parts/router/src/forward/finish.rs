@@ -1,4 +1,4 @@
-//! Goes on with a long answer where the lane has left it.
+//! The rest of a long answer, from where the lane has left it.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,7 @@
 //! A second attempt while the first is silent (Dean and Barroso, "The Tail at Scale", 2013): for
 //! requests that may be sent twice, where the release asks for it, out of the budget for retries.
-//! Whoever answers first has the request; the other is let go, and that is nobody's failure.
+//! The instance that answers first has the request; the other is let go, and that counts as no
+//! failure.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::wire::Wire;
 use os::shared_port::is_short;
 use router_core::http::body::Body;
 
-/// The second attempt, where that is the one to go on with.
+/// The second attempt, if that is the one to go on with.
 pub(super) struct Second {
     pub permit: Permit,
     pub upstream: Wire,
@@ -25,7 +26,8 @@ pub(super) struct Second {
 }
 
 impl Exchange<'_> {
-    /// All of the request is sent, and its bytes are still here.
+    /// Returns whether the request may be sent twice: all of it is sent, and its bytes are still
+    /// here.
     pub(super) fn may_hedge(&self, endpoint: &Endpoint, body: &Body) -> bool {
         self.head.idempotent && !self.head.upgrade && body.is_done() && endpoint.site().is_none()
     }
@@ -46,7 +48,7 @@ impl Exchange<'_> {
             second = self.ask_another(first) => second?,
         };
         loop {
-            // Who reads on behind this learns that the client is gone.
+            // A read behind this one learns that the client is gone.
             let watch = !self.buffer.is_full();
             tokio::select! {
                 biased;
@@ -71,12 +73,13 @@ impl Exchange<'_> {
         }
     }
 
-    /// None where nobody else has room, or too much was asked twice already.
+    /// Sends the request to another endpoint; `None` if no other has room, or too much was sent
+    /// twice already.
     async fn ask_another(&self, first: &Arc<Endpoint>) -> Option<Second> {
         let thread = &self.connection.thread;
         let (application, whose) = (&self.application, self.whose());
         let permit = application.queue.try_enter_beside(application, first, whose)?;
-        // What is sent says whether the connection is kept.
+        // The head that is sent says whether the connection is kept.
         if permit.endpoint.closes() != first.closes() || !thread.budget.borrow_mut().withdraw() {
             return None;
         }

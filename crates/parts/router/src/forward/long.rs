@@ -1,13 +1,15 @@
-//! When a body is long, and how much of one is passed on before others have their turn.
+//! The size from which a body is long, and how much of one is passed on before others have their
+//! turn.
 
 use router_core::http::body::Body;
 
 use crate::buffer::BUFFER_BYTES;
 
-/// A quick server and a quick client would keep the thread to themselves.
+/// Bytes of a body after which others have their turn: a quick server and a quick client would keep
+/// the thread to themselves.
 pub const TURN_BYTES: usize = 1 << 20;
 
-/// Of a body, where more is to come than one read takes.
+/// Returns what is left of a body, if that is more than one read takes.
 pub(super) fn long_rest(body: Body) -> Option<u64> {
     match body {
         Body::Length(left) if left > BUFFER_BYTES as u64 => Some(left),

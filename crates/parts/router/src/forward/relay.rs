@@ -24,15 +24,15 @@ const BAD_CHUNKS: &str = "its chunks are malformed";
 const RESET: &str = "its connection was reset before its end";
 pub(super) const LATE: &str = "it stopped before its end, for longer than the limit 'answer'";
 
-/// An answer of which the instance has said all.
+/// An answer that the instance has sent to its end.
 pub(super) struct Relayed {
-    /// Nothing follows it that nobody asked for.
+    /// Whether nothing follows it that nobody asked for.
     pub clean: bool,
     pub end: End,
 }
 
-/// Of an answer, what the client has not been sent yet, behind what is in `out`. The instance is
-/// free meanwhile.
+/// The part of an answer that the client has not been sent yet, behind what is in `out`. The
+/// instance is free meanwhile.
 #[derive(Default)]
 pub(super) struct End {
     pub piece: Buffer,
@@ -41,12 +41,12 @@ pub(super) struct End {
 
 enum Spliced {
     Whole(Relayed),
-    /// So much is to come.
+    /// Bytes of the body are still to come.
     Left(u64),
 }
 
 impl Exchange<'_> {
-    /// All but its end.
+    /// Passes on all of the answer but its end.
     pub(super) async fn relay(
         &self,
         upstream: &Wire,
@@ -61,7 +61,7 @@ impl Exchange<'_> {
         result
     }
 
-    /// The same, while the rest of the request goes on: a conversation.
+    /// Passes on the answer while the rest of the request goes on: a conversation.
     pub(super) async fn relay_both_ways(
         &mut self,
         upstream: &Wire,
@@ -147,7 +147,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// At least one more byte of the answer, or its end, while the client waits for it.
+    /// Reads at least one more byte of the answer, or its end, while the client waits for it.
     async fn more(
         &self,
         upstream: &Wire,
@@ -174,7 +174,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// All of the body that is left, behind `out` and what was read already of the `answer`.
+    /// Passes on all that is left of the body, behind `out` and what was read already of the
+    /// `answer`.
     pub(super) async fn relay_long(
         &self,
         upstream: &Wire,
@@ -198,8 +199,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Until there are no more pipes. One is held while bytes are in it, and by nobody who waits
-    /// for the instance.
+    /// Passes it on through pipes until there are no more of them. A pipe is held while bytes are
+    /// in it, and never during a wait for the instance.
     async fn relay_spliced(
         &self,
         upstream: &Wire,
@@ -273,7 +274,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// What was read of an answer; in fewer segments, where more of it is here already.
+    /// Sends what was read of an answer; in fewer segments if more of it is here already.
     async fn send_begun(
         &self,
         out: &mut Vec<u8>,
@@ -302,8 +303,8 @@ impl Exchange<'_> {
         written.map_err(|_| Failed::ClientGone)
     }
 
-    /// After a long answer little is read of the next at first. Where that is no long one as well,
-    /// what has come of its body goes out together with its head.
+    /// Reads more of an answer behind a long one, of which little is read at first. If it is not
+    /// long as well, what has come of its body goes out together with its head.
     fn read_rest(&self, upstream: &Wire, answer: &mut Buffer, mut body: Body) -> io::Result<()> {
         match upstream {
             Wire::Plain(from) if from.expect_any() => {}
@@ -319,7 +320,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// In large pieces, the first one behind `out`. While nothing comes it holds no buffer.
+    /// Passes it on in large pieces, the first one behind `out`. It holds no buffer while nothing
+    /// comes.
     async fn relay_copied(
         &self,
         upstream: &Wire,
@@ -397,10 +399,11 @@ fn late_or_reset(error: io::Error) -> Failed {
     Failed::Truncated(if error.kind() == io::ErrorKind::TimedOut { LATE } else { RESET })
 }
 
-/// Where chunks are written anew, and the trailers so far.
+/// The memory for chunks that are written anew, and the trailers so far.
 type Anew = (Vec<u8>, Trailers);
 
-/// Until its end, or until one side wants no more of it: the answer's end says what became of it.
+/// Passes the request on until its end, or until one side wants no more of it; the answer's end
+/// says what became of it.
 async fn pass_request(
     client: &Wire,
     buffer: &mut Buffer,

@@ -1,4 +1,4 @@
-//! What the router of another node says to a request before its answer. Part of one request.
+//! The reply of another node's router to a request, before its answer. Part of one request.
 
 use std::io;
 
@@ -12,7 +12,8 @@ use crate::stream::fill;
 use crate::wire::Wire;
 
 impl Exchange<'_> {
-    /// What the router of another node makes of the request. And what came behind that.
+    /// Reads what the router of another node makes of the request; returns what came behind that,
+    /// too.
     pub(super) async fn reply(&mut self, upstream: &Wire) -> Result<(Reply, Buffer), Failed> {
         let thread = self.connection.thread.clone();
         let mut answer = thread.pool.buffer();

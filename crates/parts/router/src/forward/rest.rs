@@ -1,4 +1,4 @@
-//! What is left of a long answer. The lane passes it on through a pipe for as long as the instance
+//! The rest of a long answer. The lane passes it on through a pipe for as long as the instance
 //! gives it and the client takes it at once.
 
 use std::io::ErrorKind;
@@ -15,22 +15,23 @@ use crate::plain::Plain;
 use crate::pool::LentPipe;
 use crate::wire::Wire;
 
-/// Of answers that are surely long once one read's worth of them has come, and done in one turn.
+/// The lengths, in bytes, of answers that are surely long once one read's worth of them has come,
+/// and that are done in one turn.
 pub(super) const LONG_BYTES: RangeInclusive<u64> = 2 * BUFFER_BYTES as u64..=TURN_BYTES as u64;
 
 pub struct Rest {
     pub(super) status: u16,
     pub(super) head_length: usize,
-    /// Of its body, still to come.
+    /// The bytes of the body that are still to come.
     pub(super) left: u64,
-    /// Of all that has come.
+    /// The bytes of everything that has come so far.
     pub(super) bytes_out: u64,
-    /// What the client has not taken yet: this, and then what is in the pipe.
+    /// The bytes that the client has not taken yet; they go before what is in the pipe.
     pub(super) unsent: Vec<u8>,
     pub(super) pipe: Option<LentPipe>,
-    /// More has come than should.
+    /// Whether more has come than should.
     pub(super) is_odd: bool,
-    /// When the last piece came.
+    /// The time when the last piece came.
     pub(super) since: Instant,
 }
 
@@ -39,7 +40,7 @@ pub(super) enum Passed {
     Whole,
     /// The client is gone.
     Gone,
-    /// A task goes on.
+    /// A task goes on with it.
     Further,
 }
 
@@ -50,12 +51,12 @@ impl Rest {
         Rest { status, head_length, left, bytes_out, unsent, pipe, is_odd, since }
     }
 
-    /// By then there must be more of it.
+    /// Returns the time by which more of it must have come.
     pub(super) fn until(&self, limits: &Limits) -> Instant {
         self.since + limits.answer_idle
     }
 
-    /// What has come by now, behind what was `begun`.
+    /// Passes on what has come by now, behind what was `begun`.
     pub(super) fn pass(&mut self, from: &Plain, client: &Connection, mut begun: &[u8]) -> Passed {
         let Wire::Plain(to) = &client.stream else { return Passed::Further };
         let mut turn = 0;
@@ -63,7 +64,7 @@ impl Rest {
             let Some(pipe) = client.thread.pool.pipe() else { break };
             let taken = pipe.take_rest(from, self.left);
             if !begun.is_empty() {
-                // In fewer segments, where more of it is here already.
+                // This takes fewer segments where more of the answer is here already.
                 let is_here = matches!(taken, Ok(1..));
                 let is_near = client.peer.ip().is_loopback();
                 let more = is_here && !(is_near && to.sends_head_ahead());
@@ -79,7 +80,7 @@ impl Rest {
                     self.since = Instant::now();
                     return Passed::Waits;
                 }
-                // Its end, or why there is no more, is seen again by whoever reads again.
+                // The next read sees its end, or why there is no more, once again.
                 Ok(_) | Err(_) => break,
             };
             let own = count.min(self.left);

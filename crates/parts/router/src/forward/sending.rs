@@ -1,5 +1,5 @@
-//! What the client still does while its request is under way: it sends its body, sends more, or
-//! goes. Part of one request.
+//! The client's part while its request is under way: it sends its body, sends more, or goes. Part
+//! of one request.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,13 +14,14 @@ use crate::time_limit::within;
 use crate::wire::Wire;
 use router_core::http::body::Body;
 
-/// Who ends its half as soon as it has asked, as scripts do, waits for the answer. Who does so
-/// later has given up: most clients close both halves at once, and the two look alike from here.
+/// The time within which a client may end its half and still wait for the answer, as scripts do as
+/// soon as they have asked. One that does so later has given up: most clients close both halves at
+/// once, and the two look alike from here.
 const HALF_CLOSE_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Exchange<'_> {
-    /// Until the body is sent or an answer, perhaps an interim one, has begun. False where the
-    /// instance takes no more.
+    /// Sends the body until it is sent or an answer, perhaps an interim one, has begun. Returns
+    /// false if the instance takes no more.
     pub(super) async fn send_body(
         &mut self,
         upstream: &Wire,
@@ -82,7 +83,7 @@ impl Exchange<'_> {
                     written.is_ok().then_some(taken)
                 }
             };
-            // Where it takes no more, there may be an answer that says why.
+            // If the instance takes no more, there may be an answer that says why.
             let Some(sent) = sent else { return Ok(false) };
             if body.content() > limits.body_bytes_max {
                 return Err(Failed::BadBody(pages::BODY_TOO_LARGE));
@@ -96,8 +97,8 @@ impl Exchange<'_> {
         Ok(true)
     }
 
-    /// What has come of a long body, past this process. Where an answer begins before all of that
-    /// is sent, the rest is in the buffer. None where the instance takes no more.
+    /// Passes on what has come of a long body, past this process. If an answer begins before all of
+    /// that is sent, the rest is in the buffer. Returns `None` if the instance takes no more.
     async fn splice_body(
         &mut self,
         upstream: &Wire,
@@ -136,7 +137,7 @@ impl Exchange<'_> {
         Ok(Some(sent))
     }
 
-    /// What there is of chunks, in plain ones.
+    /// Sends what there is of chunks, in plain ones.
     async fn send_anew(
         &mut self,
         upstream: &Wire,
@@ -183,7 +184,7 @@ impl Exchange<'_> {
             let came = match client {
                 Wire::Plain(client) => match client.first() {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
-                    // Whoever asks again is told of an end.
+                    // The next read is told of an end.
                     Err(_) => return,
                     Ok(first) => first.map(|_| 1),
                 },
@@ -202,7 +203,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// TLS, HTTP/2 and other routers end both halves.
+    /// Returns whether the client may end one half alone; TLS, HTTP/2 and other routers end both.
     fn may_half_close(&self) -> bool {
         matches!(self.connection.stream, Wire::Plain(_))
             && self.connection.asker.may_half_close()
@@ -210,8 +211,8 @@ impl Exchange<'_> {
     }
 }
 
-/// How much of it was sent when all was, or when an answer began: an instance that has seen enough
-/// may read no further.
+/// Sends bytes until all are sent, or an answer began: an instance that has seen enough may read no
+/// further. Returns how many were sent.
 async fn send_until_answered(upstream: &Plain, bytes: &[u8], limit: Duration) -> io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -229,7 +230,7 @@ async fn send_until_answered(upstream: &Plain, bytes: &[u8], limit: Duration) ->
     Ok(sent)
 }
 
-/// Waits until it does; false where an answer began before.
+/// Waits until the instance takes more; returns false if an answer began before.
 async fn takes_more(upstream: &Plain, limit: Duration) -> io::Result<bool> {
     tokio::select! {
         biased;

@@ -9,16 +9,17 @@ use crate::pages::Page;
 use crate::permit::Permit;
 use crate::queue::{NoPermit, Queue};
 
-/// Lost instances are back on other nodes within five seconds; nobody need wait much longer.
+/// The time that a request waits for lost instances: they are back on other nodes within five
+/// seconds, and nobody need wait much longer.
 const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(10);
-/// How soon somebody who waits hears that it is in vain.
+/// The time after which somebody who waits hears that it is in vain.
 const VAIN_CHECK: Duration = Duration::from_millis(500);
-/// Without a node nobody starts again what has ended, so it is time to say so: HAProxy tries three
-/// times, a second apart.
+/// The time after which refused connections are told, without a node: nobody starts again what has
+/// ended. HAProxy tries three times, a second apart.
 const REFUSED_TIME_MAX: Duration = Duration::from_secs(3);
 
 impl Exchange<'_> {
-    /// None when the client is gone while it waits.
+    /// Waits for a place; `None` if the client is gone meanwhile.
     pub(super) async fn permit(
         &mut self,
         counts: &mut Counts,
@@ -67,13 +68,14 @@ impl Exchange<'_> {
         }))
     }
 
-    /// A client's, where nobody has to wait for it.
+    /// Returns a place for a client's request, if nobody has to wait for it.
     pub(super) fn permit_now(&self) -> Option<Permit> {
         let wants = Wants { key: self.key(), ..Wants::anything(Reaches::Anywhere) };
         self.application.queue.try_enter(&self.application, wants, self.whose())
     }
 
-    /// All back ends of a proxy have refused connections just now, for as long as this one waits.
+    /// Returns whether all back ends of a proxy have refused connections just now, for as long as
+    /// this one waits.
     fn is_refused(&self, queue: &Queue) -> bool {
         let shared = &self.connection.thread.shared;
         if shared.only.is_none() || self.started.elapsed() < REFUSED_TIME_MAX {
@@ -87,7 +89,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Nothing that answers runs it.
+/// Returns whether every node that runs the application is out of reach.
 fn is_vain(queue: &Queue) -> bool {
     queue.current.load().as_ref().is_some_and(|current| current.unreachable)
 }

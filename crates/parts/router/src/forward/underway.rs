@@ -1,5 +1,5 @@
 //! A request that an instance is asked for at once, and whose answer is passed on as soon as it can
-//! be read: what the lane does of forwarding. Where there is more to it, a task goes on from there.
+//! be read: the lane's part of forwarding. Where there is more to it, a task goes on from there.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use metrics::Record;
 pub struct Underway {
     pub(super) application: Arc<RoutedApplication>,
     pub(super) head: RequestHead,
-    /// As the instance gets it.
+    /// The head as the instance gets it.
     pub(super) out: Vec<u8>,
-    /// Without its last line.
+    /// The length of the head without its last line.
     pub(super) head_length: usize,
     pub(super) started: Instant,
     pub(super) session: Option<u64>,
@@ -42,31 +42,32 @@ pub struct Underway {
     pub(super) _busy: Busy,
 }
 
-/// What can be read of an answer.
+/// The part of an answer that can be read.
 enum Came {
-    /// All of it, and nothing behind it: in `out`, for the client.
+    /// All of it has come, and nothing behind it; it is in `out`, for the client.
     Whole {
         status: u16,
     },
-    /// Its head and some of its body, in `out` as well.
+    /// Its head and some of its body have come, in `out` as well.
     Begun(Box<Rest>),
     Other,
 }
 
-/// How far it came.
+/// The progress of a request.
 pub enum Step {
     Waits,
     Passed,
     /// The client is gone.
     Gone,
-    /// The answer found no room.
+    /// The client has no room for the rest of the answer.
     Owes(Box<Owed>),
     /// There is more to it.
     Further,
 }
 
 impl Underway {
-    /// None where there is no room at once. The lane knows the client by this key.
+    /// Begins a request; `None` if there is no room at once. `client` is the lane's key of the
+    /// client.
     pub fn begin(
         exchange: Exchange<'_>,
         registrations: &mut UpstreamRegistrations,
@@ -100,7 +101,7 @@ impl Underway {
         self.call.is_some()
     }
 
-    /// By then there must be an answer, or more of it.
+    /// Returns the time by which there must be an answer, or more of it.
     pub fn until(&self) -> Instant {
         match &self.call {
             None => self.started + self.application.limits.answer,
@@ -109,8 +110,8 @@ impl Underway {
         }
     }
 
-    /// The instance's connection can be read. What is passed on through a pipe is added to
-    /// `passed`.
+    /// Reads from the instance's connection, which is readable. Bytes passed on through a pipe are
+    /// added to `passed`.
     pub fn step(
         &mut self,
         client: &Connection,
@@ -126,10 +127,10 @@ impl Underway {
         match call.upstream.read_now(buffer) {
             Ok(1..) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
-            // Whoever reads again sees it again.
+            // The next read sees it again.
             Ok(0) | Err(_) => return Step::Further,
         }
-        // Then little was read, behind a long answer.
+        // In that case little was read, behind a long answer.
         let was_brief = matches!(&call.upstream, Wire::Plain(from) if from.expect_any());
         let mut came = self.look(client, buffer, out);
         if was_brief
@@ -178,14 +179,14 @@ impl Underway {
         }
         out.extend_from_slice(content);
         match long_rest(body) {
-            // More may follow where there was no room for it.
+            // More may follow for which there was no room.
             None if body.is_done() && !buffer.is_full() => Came::Whole { status: head.status },
             None => Came::Other,
             Some(left) => Came::Begun(Box::new(Rest::new(&head, left, out.len() as u64))),
         }
     }
 
-    /// It answers.
+    /// Records that the instance answers.
     fn heard(&self, client: &Connection) {
         let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
         endpoint.succeeded(|| thread.shared.clock.now().0);
@@ -197,8 +198,8 @@ impl Underway {
         }
     }
 
-    /// All of the answer has come; `unsent` has not been taken by the client, or nothing where that
-    /// is gone.
+    /// Concludes an answer that has come whole; `unsent` is what the client has not taken, `None`
+    /// if the client is gone.
     fn conclude(
         &mut self,
         client: &Connection,
@@ -258,8 +259,8 @@ impl Underway {
 }
 
 impl Exchange<'_> {
-    /// On a connection that is kept. None where there is none, or not all of the head was taken:
-    /// then nothing that was sent is a request.
+    /// Sends the request on a connection that is kept. Returns `None` if there is no such
+    /// connection, or not all of the head was taken: then nothing that was sent is a request.
     fn call_now(
         &self,
         endpoint: &Endpoint,
@@ -284,7 +285,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// The lane could have done it.
+    /// Returns whether the lane could have done it.
     pub(super) fn was_quick(&self, endpoint: &Endpoint, body: Body, counts: &Counts) -> bool {
         let is_long = || {
             matches!(body, Body::Length(_))
@@ -298,13 +299,13 @@ impl Exchange<'_> {
     }
 }
 
-/// Nothing but its head has to be sent, and one instance is asked.
+/// Returns whether nothing but the head has to be sent, and one instance is asked.
 pub fn may_be_underway(application: &RoutedApplication, head: &RequestHead) -> bool {
     let wants_more = head.upgrade || head.expects_continue || application.hedge_after.is_some();
     head.body == Body::Empty && head.keep_alive && head.modern && !wants_more
 }
 
-/// Its connections are kept, and carry one request at a time.
+/// Returns whether its connections are kept, and carry one request at a time.
 fn is_simple(endpoint: &Endpoint) -> bool {
     endpoint.site().is_none() && endpoint.protocol == InstanceProtocol::Http1 && !endpoint.closes()
 }

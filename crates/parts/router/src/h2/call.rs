@@ -1,5 +1,5 @@
-//! Connections to instances that speak HTTP/2 without TLS: each carries many requests at once. One
-//! thread's are its own.
+//! Connections to instances that speak HTTP/2 without TLS: each carries many requests at once.
+//! Every thread has its own.
 
 mod error;
 mod head;
@@ -28,28 +28,29 @@ use crate::wire::Wire;
 use os::loopback;
 use router_core::http::HEAD_BYTES_MAX;
 
-/// Loopback connects at once, or its backlog is full.
+/// The time that connecting may take: loopback connects at once, or its backlog is full.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// What most servers take on one connection; another one is made for more.
+/// Streams on one connection, as many as most servers take; another connection is made for more.
 const STREAMS_MAX: usize = 100;
-/// Beyond, requests share those that are there, and wait their turn in them.
+/// Connections to one endpoint; beyond, requests share those that are there, and wait their turn in
+/// them.
 const LINES_MAX: usize = 16;
-/// As those of HTTP/1.1.
+/// The time that a connection is kept idle, as long as those of HTTP/1.1.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(15);
-/// What an instance may send before it is read, per stream and in all.
+/// The bytes that an instance may send before they are read, per stream and in all.
 const WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// What is to be sent, per stream, while the instance takes nothing.
+/// The bytes to be sent that are kept per stream while the instance takes nothing.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Streams under way.
+/// The number of streams under way.
 type Active = Rc<Cell<usize>>;
 
-/// By the endpoints' pool keys.
+/// The connections to instances, by the endpoints' pool keys.
 #[derive(Default)]
 pub struct Lines {
     lines: RefCell<HashMap<u64, Vec<Line>>>,
-    /// Held while a connection is made: whoever wants one meanwhile may use the same.
+    /// A lock held while a connection is made: a request that wants one meanwhile may use the same.
     connecting: RefCell<HashMap<u64, Rc<Mutex<()>>>>,
 }
 
@@ -68,7 +69,7 @@ impl Line {
 }
 
 impl Lines {
-    /// A stream for one request.
+    /// Opens a stream for one request.
     pub async fn open(&self, endpoint: &Arc<Endpoint>, address: SocketAddr) -> Result<Wire> {
         if let Some(stream) = self.open_known(endpoint).await? {
             return Ok(stream);
@@ -95,7 +96,7 @@ impl Lines {
         Ok(None)
     }
 
-    /// None where another connection is to be made.
+    /// Returns the connection with the fewest streams; `None` if another one is to be made.
     fn least_busy(&self, endpoint: &Endpoint) -> Option<(SendRequest<Bytes>, Active)> {
         let lines = self.lines.borrow();
         let lines = lines.get(&endpoint.pool_key())?;
@@ -129,7 +130,7 @@ impl Lines {
             .max_send_buffer_size(SEND_BUFFER_BYTES);
         let (calls, connection) = builder.handshake(tcp).await.map_err(Error::other)?;
         tokio::task::spawn_local(async move {
-            // Requests that it carried have failed by themselves.
+            // The requests that it carried have failed by themselves.
             if let Err(error) = connection.await {
                 tracing::debug!(%address, %error, "router.h2_line_lost");
             }
@@ -145,8 +146,8 @@ impl Lines {
         Ok((calls, active))
     }
 
-    /// Lets go of connections that are idle or lead to an instance that is on its way out. What is
-    /// under way on them goes on.
+    /// Lets go of connections that are idle or lead to an instance that is on its way out. Requests
+    /// under way on them go on.
     pub fn sweep(&self) {
         self.connecting.borrow_mut().retain(|_, turn| Rc::strong_count(turn) > 1);
         self.lines.borrow_mut().retain(|_, lines| {

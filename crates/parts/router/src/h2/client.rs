@@ -1,5 +1,5 @@
-//! A client's connection that speaks HTTP/2: what comes is given to `router_core::h2`; what that
-//! has to say is sent, all that is ready in one write.
+//! A client's connection that speaks HTTP/2: what comes is given to `router_core::h2`, and all that
+//! this has ready is sent in one write.
 
 pub mod stream;
 
@@ -25,25 +25,26 @@ use crate::scope::Scope;
 use crate::thread::Thread;
 use crate::wire::Wire;
 
-/// Of all connections of one thread; each holds three buffers while its request is under way.
+/// Streams of all connections of one thread; each holds three buffers while its request is under
+/// way.
 const THREAD_STREAMS_MAX: usize = 20_000;
-/// Then others have their turn.
+/// Reads of one connection after which others have their turn.
 const READS_PER_TURN: usize = 8;
 
 pub struct Client {
     pub thread: Rc<Thread>,
-    /// They serve its requests.
+    /// The workers that serve its requests.
     workers: Rc<Workers<Job>>,
     pub peer: SocketAddr,
     pub is_secure: bool,
     pub h2: RefCell<H2>,
     pub idle_since: Cell<Instant>,
-    /// Of the application that was asked last.
+    /// The idle limit of the application that was asked last.
     pub idle_max: Cell<Duration>,
     began: Instant,
     scope: Scope,
     wire: RefCell<Wire>,
-    /// Since when the client takes nothing of what waits for it.
+    /// The time since when the client takes nothing of what waits for it.
     stalled: Cell<Option<Instant>>,
 }
 
@@ -70,7 +71,7 @@ impl Client {
         self.stalled.get().map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Without a request.
+    /// Returns how long it has been without a request.
     pub fn idle_for(&self) -> Duration {
         if self.h2.borrow().open() > 0 {
             self.idle_since.set(Instant::now());
@@ -78,14 +79,14 @@ impl Client {
         self.idle_since.get().elapsed()
     }
 
-    /// What to write to. Empty, it holds no memory.
+    /// Lends the output its memory; it holds none while it is empty.
     pub fn lend(&self, h2: &mut H2) {
         if h2.out().capacity() == 0 {
             *h2.out() = self.thread.pool.scratch();
         }
     }
 
-    /// What came. Starts what the client asks for.
+    /// Takes in what came, and starts what the client asks for.
     pub fn receive(self: &Rc<Client>, bytes: &[u8]) {
         let mut h2 = self.h2.borrow_mut();
         self.lend(&mut h2);
@@ -93,7 +94,8 @@ impl Client {
         h2.receive(bytes, self.began.elapsed(), scratch, &mut Begins(self));
     }
 
-    /// Reads and sends what there is. Ready when the connection is over: true where all was sent.
+    /// Reads and sends what there is. It is ready when the connection is over: true if all was
+    /// sent.
     pub fn poll_turn(self: &Rc<Client>, cx: &mut Context<'_>) -> Poll<bool> {
         self.h2.borrow_mut().watch(cx);
         let mut reads = 0;
@@ -143,7 +145,7 @@ impl Client {
         read.map_ok(|()| count)
     }
 
-    /// All that there is, and what the layers below still hold.
+    /// Sends all that there is, and what the layers below still hold.
     fn poll_send(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let (mut wire, mut h2) = (self.wire.borrow_mut(), self.h2.borrow_mut());
         while !h2.out().is_empty() {
@@ -167,8 +169,8 @@ impl Client {
         result
     }
 
-    /// Reads until the client has read to the end, or has sent so much more: to close with unread
-    /// bytes would destroy what was said last.
+    /// Reads until the client has read to the end, or has sent `bytes_max` more: closing with
+    /// unread bytes would destroy what was said last.
     pub async fn close(&self, bytes_max: usize) {
         self.wire.borrow().shut_down_writing();
         let mut buffer = self.thread.pool.buffer();
@@ -191,7 +193,7 @@ impl Client {
 /// A request on a stream of its own.
 pub struct Job {
     connection: Connection,
-    /// Its head.
+    /// The head of the request.
     begun: Buffer,
     client: Rc<Client>,
 }
@@ -203,7 +205,7 @@ impl Work for Job {
     }
 }
 
-/// Takes requests of a client's.
+/// The server that takes a client's requests.
 struct Begins<'a>(&'a Rc<Client>);
 
 impl Server for Begins<'_> {

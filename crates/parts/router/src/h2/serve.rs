@@ -1,5 +1,5 @@
 //! A client's connection that speaks HTTP/2: each of its streams is served as a connection of its
-//! own would be. Ends idle and stalled ones, and tells clients to go elsewhere before a stop.
+//! own would be. It ends idle and stalled ones, and tells clients to go elsewhere before a stop.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,20 +20,20 @@ use crate::presence::Busy;
 use crate::stream::fill;
 use crate::wire::Wire;
 
-/// From the first byte to the last of the preface, and the settings behind it.
+/// The time from the first byte to the last of the preface, and the settings behind it.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(20);
-/// How soon one that is idle or stalled is noticed, beyond its time.
+/// The time between two looks for a connection that is idle or stalled, beyond its limit.
 const LOOK_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
-/// A client that was told to leave and asks nothing any more.
+/// The time that a client has which was told to leave and asks nothing any more.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Nothing of what has come says otherwise.
+/// Returns whether nothing of what has come says otherwise.
 pub fn may_be_spoken(begun: &Buffer) -> bool {
     let told = begun.filled().len().min(PREFACE.len());
     begun.filled()[..told] == PREFACE[..told]
 }
 
-/// Whether the client begins as HTTP/2 does.
+/// Returns whether the client begins as HTTP/2 does.
 pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
     let deadline = Instant::now() + HANDSHAKE_TIME_MAX;
     loop {
@@ -50,7 +50,7 @@ pub async fn is_spoken(stream: &Wire, buffer: &mut Buffer) -> bool {
     }
 }
 
-/// Until it ends. `first` is what was read of it, if anything was.
+/// Serves the connection until it ends. `first` is what was read of it, if anything was.
 pub fn serve(
     connection: Connection,
     workers: Rc<Workers<Job>>,
@@ -78,7 +78,8 @@ async fn run(connection: Connection, workers: Rc<Workers<Job>>, first: Option<Bu
     }
 }
 
-/// Whether the client says in time what it is. One that says something else is told so.
+/// Returns whether the client says in time that it speaks HTTP/2; one that says something else is
+/// told so.
 async fn greeted(client: &Rc<Client>) -> bool {
     let greeting = poll_fn(|cx| match client.poll_turn(cx) {
         Poll::Pending if client.h2.borrow().is_settled() => Poll::Ready(true),
@@ -87,13 +88,13 @@ async fn greeted(client: &Rc<Client>) -> bool {
     timeout(HANDSHAKE_TIME_MAX, greeting).await.unwrap_or(false)
 }
 
-/// True where all was sent before the end.
+/// Serves the connection; returns true if all was sent before the end.
 async fn followed(client: &Rc<Client>) -> bool {
     let leaving = client.thread.leaving.notified();
     tokio::pin!(leaving);
     leaving.as_mut().enable();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
-    // Under way while it leaves: what it is sent last must get there.
+    // It is under way while it leaves: what it is sent last must get there.
     let mut busy: Option<Busy> = None;
     let mut left_at: Option<Instant> = None;
     loop {
@@ -121,7 +122,8 @@ async fn followed(client: &Rc<Client>) -> bool {
     }
 }
 
-/// The client takes nothing, or has nothing more to ask and was told to leave so long ago.
+/// Returns whether the client takes nothing, or has nothing more to ask and was told to leave
+/// `told_for` ago.
 fn is_over(client: &Client, is_stopping: bool, told_for: Duration) -> bool {
     let has_left = is_stopping || told_for > LEAVE_TIME_MAX;
     client.stalled_for() > WRITE_TIME_MAX || (has_left && client.idle_for() > LEAVE_TIME_MAX)

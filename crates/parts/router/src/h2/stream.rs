@@ -1,5 +1,5 @@
-//! A stream of HTTP/2 as a `Wire`: who reads it reads HTTP/1.1, and what is written to it as
-//! HTTP/1.1 goes out in frames. Either side's window holds up who writes.
+//! A stream of HTTP/2 as a `Wire`: it is read as HTTP/1.1, and what is written to it as HTTP/1.1
+//! goes out in frames. Either side's window holds up the writer.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,49 +11,49 @@ use std::time::Duration;
 use crate::pace::Pace;
 use crate::time_limit::within;
 
-/// Of a client, or to an instance.
+/// The two directions of a stream, of a client or to an instance.
 pub trait Ways {
-    /// What is ready, as far as there is room.
+    /// Reads what is ready, as far as there is room.
     fn take(&self, room: &mut [u8]) -> usize;
 
-    /// Bytes that are ready.
+    /// Returns how many bytes are ready.
     fn ready_bytes(&self) -> usize;
 
-    /// Whether something is ready; false at the end.
+    /// Resolves to whether something is ready; false at the end.
     fn poll_more(&self, cx: &mut Context<'_>) -> Poll<Result<bool>>;
 
-    /// Whether the end of what comes is an end for who reads. After the end of a client's request
-    /// only the end of the stream may come, unless it is a tunnel.
+    /// Returns whether the end of what comes is an end for the reader. After the end of a client's
+    /// request only the end of the stream may come, unless it is a tunnel.
     fn has_ended(&self) -> bool;
 
     /// Resolves when the other side wants nothing more.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// How many of the bytes were used: at least one.
+    /// Writes bytes, and returns how many were used: at least one.
     fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>>;
 
-    /// The end of a message that ends with its connection.
+    /// Ends a message that ends with its connection.
     fn finish(&self);
 
-    /// So that what was sent so far cannot pass for the whole.
+    /// Cuts the stream off, so that what was sent so far cannot pass for the whole.
     fn cut(&self);
 
-    /// It came inside TLS.
+    /// Returns whether it came inside TLS.
     fn is_secure(&self) -> bool {
         false
     }
 
-    /// How long its connection may be without a request.
+    /// Sets how long its connection may be without a request.
     fn may_idle(&self, _time: Duration) {}
 }
 
 pub struct Stream<W: Ways + ?Sized = dyn Ways> {
-    /// Of a client, whose windows may be as small as it likes.
+    /// The pace of a client, whose windows may be as small as it likes.
     pace: Option<Pace>,
     ways: W,
 }
 
-/// One stream less when it ends.
+/// A stream that is counted until it is dropped.
 pub struct CountedStream(Rc<Cell<usize>>);
 
 impl CountedStream {
@@ -124,7 +124,7 @@ impl<W: Ways + ?Sized> Stream<W> {
         poll_fn(|cx| self.poll_readable(cx)).await;
     }
 
-    /// What is left when no more can be sent now.
+    /// Writes what can be sent now; returns what is left.
     pub fn write_now<'a>(&self, mut bytes: &'a [u8]) -> Result<&'a [u8]> {
         while !bytes.is_empty() {
             let now = &mut Context::from_waker(Waker::noop());
@@ -134,7 +134,8 @@ impl<W: Ways + ?Sized> Stream<W> {
         Ok(bytes)
     }
 
-    /// Each piece within `limit`; all that a client takes, with a second more for each 240 bytes.
+    /// Writes each piece within `limit`; all of what a client takes, with a second more for each
+    /// 240 bytes.
     pub async fn write_all(&self, mut bytes: &[u8], limit: Duration) -> Result<()> {
         while !bytes.is_empty() {
             let taken = self.write_later(bytes, limit).await?;
@@ -158,7 +159,7 @@ impl<W: Ways + ?Sized> Stream<W> {
         }
     }
 
-    /// Bytes that have come and were not read; none at the end.
+    /// Returns how many bytes have come and were not read; `None` at the end.
     pub fn peek(&self) -> Option<usize> {
         match self.ways.poll_more(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(true)) => Some(self.ways.ready_bytes()),
@@ -186,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes at a time, and then nothing for a while.
+    /// A stream that takes a few bytes at a time, and then nothing for a while.
     struct Slow {
         bytes: usize,
         pause: RefCell<Pin<Box<Sleep>>>,
@@ -225,7 +226,7 @@ mod tests {
         fn cut(&self) {}
     }
 
-    /// Each piece comes in its time, but by the byte it would take for ever.
+    /// Each piece comes in time, but byte by byte it would take for ever.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
         for (bytes, ends) in [(1, false), (100, true)] {

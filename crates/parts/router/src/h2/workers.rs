@@ -1,5 +1,5 @@
-//! Tasks that serve one stream after the other: for one that is over at once, to begin a task and
-//! to end it would cost more than all else that is done for it here.
+//! Tasks that serve one stream after the other: for a stream that is over at once, beginning and
+//! ending a task would cost more than all else that is done for it here.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -9,16 +9,16 @@ use std::task::{Poll, Waker};
 use crate::task;
 use crate::thread::Thread;
 
-/// Of a thread. Each holds some KiB, the room for a request's state.
+/// Idle workers that a thread keeps. Each holds some KiB, the room for a request's state.
 const IDLE_MAX: usize = 64;
 
-/// What a worker does.
+/// The job that a worker does.
 pub trait Work: Sized + 'static {
     /// Resolves when it is done.
     fn done(self) -> impl Future<Output = ()>;
 }
 
-/// Those of a thread that have nothing to do.
+/// The workers of a thread that have nothing to do.
 pub struct Workers<J>(RefCell<Vec<Rc<Worker<J>>>>);
 
 struct Worker<J> {
@@ -45,7 +45,7 @@ impl<J: Work> Workers<J> {
         }
     }
 
-    /// Now and then: half of those that wait are not needed at present.
+    /// Dismisses half of the idle workers, which are not needed at present; called now and then.
     pub fn sweep(&self) {
         let mut idle = self.0.borrow_mut();
         let left = idle.len() / 2;
@@ -67,7 +67,7 @@ impl<J> Worker<J> {
         }
     }
 
-    /// None when it is to end.
+    /// Waits for the next job; `None` if the worker is to end.
     async fn next(&self) -> Option<J> {
         poll_fn(|cx| {
             if let Some(job) = self.job.take() {

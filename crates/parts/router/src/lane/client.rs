@@ -20,17 +20,17 @@ use crate::wire::Wire;
 
 pub struct LaneClient {
     pub entrant: LaneEntrant,
-    /// When it last asked, or came in.
+    /// The time when it last asked, or came in.
     since: Instant,
-    /// What an instance is asked for it.
+    /// The request that an instance is asked for.
     pub underway: Option<Box<Underway>>,
-    /// It has sent more meanwhile.
+    /// Whether the client has sent more meanwhile.
     pub has_more: bool,
-    /// The last time it was an instance that was asked.
+    /// Whether an instance was asked the last time.
     asks_instances: bool,
 }
 
-/// What becomes of a client that can be read.
+/// The outcome for a client that can be read.
 pub enum Turn {
     Answered,
     /// An instance is asked.
@@ -38,24 +38,24 @@ pub enum Turn {
     /// There is nothing to be read.
     Vain,
     Gone,
-    /// It wants something else.
+    /// The client wants something else.
     Leaves,
-    /// The same, and an instance has made room for it already.
+    /// The client wants something else, and has an instance to itself already.
     LeavesWith(Box<Underway>),
-    /// The answer found no room.
+    /// The client has no room for the rest of the answer.
     Owes(Box<Owed>),
 }
 
-/// What all of them share.
+/// The state that all clients of the lane share.
 pub struct LaneScratch {
     pub registrations: UpstreamRegistrations,
-    /// What was read last.
+    /// The bytes that were read last.
     pub buffer: Buffer,
     /// A head that is written anew.
     pub out: Vec<u8>,
     /// Bytes of long answers in this turn.
     pub passed: usize,
-    /// When the one before was served.
+    /// The time when the client before was served.
     pub now: Instant,
 }
 
@@ -65,7 +65,7 @@ impl LaneClient {
         LaneClient { entrant, since, underway: None, has_more: false, asks_instances: false }
     }
 
-    /// Until then it waits.
+    /// Returns how long it waits.
     pub fn until(&self) -> Instant {
         match &self.underway {
             None => self.since + self.entrant.limits.idle,
@@ -73,7 +73,7 @@ impl LaneClient {
         }
     }
 
-    /// It can be read.
+    /// Handles a client that can be read.
     pub fn turn(&mut self, scratch: &mut LaneScratch, key: usize) -> Turn {
         let connection = &self.entrant.connection;
         connection.thread.pool.fill_out(&mut scratch.buffer);
@@ -91,7 +91,7 @@ impl LaneClient {
         turn
     }
 
-    /// None where it has to be looked at more closely.
+    /// Answers a request; `None` if it has to be looked at more closely.
     fn answer(&mut self, scratch: &mut LaneScratch, key: usize) -> Option<Turn> {
         let connection = &self.entrant.connection;
         let (thread, started) = (&connection.thread, scratch.now);
@@ -133,7 +133,7 @@ impl LaneClient {
         })
     }
 
-    /// One from memory that was asked for a moment ago.
+    /// Sends a file from memory that was asked for a moment ago.
     fn file(
         &mut self,
         application: Arc<RoutedApplication>,
@@ -167,7 +167,7 @@ impl LaneClient {
         Some(turn)
     }
 
-    /// What comes of the instance that was asked. None where nothing is asked.
+    /// Passes on what comes from the instance that was asked; `None` if none was.
     pub fn step(&mut self, scratch: &mut LaneScratch) -> Option<Step> {
         let underway = self.underway.as_mut()?;
         let LaneScratch { buffer, out, passed, .. } = scratch;
@@ -180,14 +180,14 @@ impl LaneClient {
     }
 }
 
-/// It came whole, nothing follows it, and another may.
+/// Returns whether a request came whole, nothing follows it, and another may.
 fn is_ordinary(head: &RequestHead, bytes: &[u8]) -> bool {
     let is_whole = head.length == bytes.len() && head.body == Body::Empty;
     let wants_more = head.upgrade || head.expects_continue || head.is_for_router;
     is_whole && head.keep_alive && !wants_more
 }
 
-/// Of an answer.
+/// The part of an answer that was sent.
 enum Sent {
     Whole { content_bytes: u64 },
     Part { rest: Bytes, content_bytes: u64 },

@@ -1,12 +1,12 @@
-//! Who may come into the lane, and what is brought there.
+//! The clients that may come into the lane, and what is brought there.
 
 use crate::connection::Connection;
 use crate::limits::Limits;
 use crate::presence::Presence;
 use crate::wire::Wire;
 
-/// A socket takes so much at once, unless its client does not read. Longer answers have a task that
-/// waits until there is room.
+/// The bytes that a socket takes at once, unless its client does not read. Longer answers have a
+/// task that waits until there is room.
 const ANSWER_BYTES_MAX: usize = 32 * 1024;
 
 /// A client on its way in.
@@ -16,12 +16,12 @@ pub struct LaneEntrant {
     pub limits: Limits,
 }
 
-/// Whether the lane may take whoever asks on this connection.
+/// Returns whether the lane may take the client on this connection.
 pub fn may_hold(connection: &Connection) -> bool {
     connection.asker.may_be_in_lane() && matches!(connection.stream, Wire::Plain(_))
 }
 
-/// Whether this answer could come from the lane, to whoever asks on this connection.
+/// Returns whether this answer could come from the lane, to the client on this connection.
 pub fn takes(connection: &Connection, answer: &[u8]) -> bool {
     may_hold(connection) && answer.len() <= ANSWER_BYTES_MAX
 }

@@ -10,14 +10,14 @@ use rustix::event::epoll::{self, EventData};
 use crate::plain::Plain;
 use crate::registration::{FLAGS, State, UpstreamRegistration};
 
-/// What tells an instance's connection from a client's.
+/// The bit that tells an instance's connection from a client's.
 const INSTANCE: u64 = 1 << 63;
 
-/// Of whom an event tells.
+/// The connection that an event is about.
 pub enum Source {
-    /// By its key in the lane.
+    /// A client, by its key in the lane.
     Client(usize),
-    /// On this descriptor.
+    /// An instance, by its connection's descriptor.
     Instance(usize),
 }
 
@@ -32,7 +32,7 @@ impl Source {
 
 pub struct UpstreamRegistrations {
     epoll: Rc<OwnedFd>,
-    /// By their descriptors; those that are left have theirs until there is another one.
+    /// The states by descriptor; one that is left keeps its place until another takes it.
     states: Vec<Option<Rc<Cell<State>>>>,
 }
 
@@ -41,7 +41,7 @@ impl UpstreamRegistrations {
         UpstreamRegistrations { epoll, states: Vec::new() }
     }
 
-    /// What comes is for this client. False where it could not be watched.
+    /// Gives what comes to this client; returns false if the connection could not be watched.
     pub fn register(&mut self, upstream: &mut Plain, client: usize) -> bool {
         if upstream.is_registered_for(client) {
             return true;
@@ -61,7 +61,7 @@ impl UpstreamRegistrations {
         true
     }
 
-    /// The client that this is an answer for, if it is one.
+    /// Returns the client that this is an answer for, if it is one.
     pub fn client(&self, descriptor: usize) -> Option<usize> {
         let state = self.states.get(descriptor)?.as_ref()?;
         match state.get() {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::buffer::Buffer;
 
-    /// Those who told of something within the time.
+    /// Returns how many told of something within the time.
     fn told(epoll: &OwnedFd, within: Duration) -> usize {
         let mut room = [MaybeUninit::uninit(); 8];
         let within = Timespec::try_from(within).unwrap();

@@ -1,4 +1,4 @@
-//! How long clients that take little are waited for, in the clear and inside TLS.
+//! The time that clients which take little are waited for, in the clear and inside TLS.
 
 use std::io::{Error, ErrorKind};
 
@@ -16,12 +16,12 @@ use crate::tests::tls;
 use crate::tls::{Tls, accept};
 use crate::wire::Wire;
 
-/// More than the kernel holds for one that takes nothing.
+/// Bytes to send, more than the kernel holds for a client that takes nothing.
 const BYTES: usize = 64 << 20;
-/// Less than what one may wait for a piece.
+/// Less than the time that one may wait for a piece.
 const DEADLINE: Duration = Duration::from_secs(50);
 
-/// Of how many pieces of `bytes` get through, each after as long as a piece may take.
+/// Returns how many pieces of `bytes` get through, each after as long as a piece may take.
 async fn pieces(bytes: usize) -> usize {
     let pace = Pace::default();
     let almost = WRITE_TIME_MAX - Duration::from_secs(1);
@@ -79,7 +79,7 @@ async fn one_without_patience_is_not_waited_for_by_writes_and_splices() {
     sending.abort();
 }
 
-/// Both ends of a connection inside TLS: the router's, and the client's.
+/// Returns both ends of a connection inside TLS: the router's, and the client's.
 async fn sealed() -> (Wire, impl AsyncRead) {
     let directory = tempfile::tempdir().unwrap();
     let files = tls::certificate(directory.path(), "shop", &["shop.localhost"]);
@@ -103,7 +103,7 @@ async fn one_without_patience_is_not_waited_for_inside_tls_either() {
     assert_eq!(written.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
 }
 
-/// What is sent to one that reads is what it has taken: its patience grows by that.
+/// A client that reads has taken what it is sent: its patience grows by that.
 #[tokio::test]
 async fn what_a_client_takes_inside_tls_counts_for_it() {
     let ((client, mut far), pace) = (sealed().await, Pace::default());

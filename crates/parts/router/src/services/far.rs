@@ -26,7 +26,8 @@ use crate::tunnel;
 use crate::tunnel::Limits;
 use crate::wire::Wire;
 
-/// For the other router's answer, beyond what it may wait: it connects to an instance first.
+/// The time for the other router's answer, beyond what it may wait: it connects to an instance
+/// first.
 pub const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A connection to an instance of another node, and what came together with its beginning.
@@ -96,7 +97,7 @@ async fn asked(
     }
 }
 
-/// A client's connection, once an instance of another node has it.
+/// Relays a client's connection, once an instance of another node has it.
 pub async fn relay(
     thread: &Thread,
     client: TcpStream,
@@ -124,7 +125,7 @@ pub async fn relay(
     }
 }
 
-/// As the sealed connections are taken.
+/// Turns a stream into the form that sealed connections are relayed to.
 pub fn plain(stream: TcpStream) -> io::Result<Wire> {
     stream.into_std().map(|stream| Plain::from(stream).into())
 }

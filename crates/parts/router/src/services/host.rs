@@ -27,8 +27,8 @@ use crate::tunnel;
 use crate::tunnel::Limits;
 use crate::wire::Wire;
 
-/// What the router of another member sends here. None when it is none any more, or speaks
-/// otherwise.
+/// Serves what the router of another member sends here; `None` if it is no member any more, or
+/// speaks otherwise.
 pub async fn serve(
     connection: &Connection,
     ask: &Ask,
@@ -110,7 +110,7 @@ async fn host_flow(connection: &Connection, service: &Service, through: &Through
     let outcome = if permit.is_some() { Outcome::Taken } else { Outcome::Busy };
     send_back(connection, outcome, room, false).await.ok()?;
     if let Some(permit) = permit {
-        // Any end of it is one: datagrams have none.
+        // Any end of it counts as its end: datagrams have none.
         udp::host(connection, service, &permit).await.ok();
     }
     Some(After::Close)

@@ -26,9 +26,10 @@ use crate::streams::Ended;
 use crate::table::Service;
 use crate::thread::Thread;
 
-/// A client that vanished without a word is noticed on a quiet connection too.
+/// The time between probes: a client that vanished without a word is noticed on a quiet connection
+/// too.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// For the header that says who asks; the kernel takes it at once.
+/// The time for the header that says who asks; the kernel takes it at once.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
 
 enum Reached {
@@ -115,7 +116,7 @@ pub async fn connect(
     attempt
 }
 
-/// What an instance that asked for it hears before the client's first byte.
+/// Returns what an instance that asked for it hears before the client's first byte.
 pub fn announcement(service: &Service, addresses: Addresses) -> Vec<u8> {
     let mut header = Vec::new();
     if let Some(asked) = service.recipe.proxy_protocol {

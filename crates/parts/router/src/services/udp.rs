@@ -28,9 +28,10 @@ use crate::table::Service;
 use crate::thread::Thread;
 use crate::wire::Wire;
 
-/// Where the release says nothing: what most routers of homes and offices give a flow.
+/// The silence, in milliseconds, that ends a flow if the release says nothing: what most routers of
+/// homes and offices give it.
 const IDLE_MS_DEFAULT: u64 = 60_000;
-/// Of a part of a sealed piece, of which the rest is on its way.
+/// The time to wait when a part of a sealed piece has come and the rest is on its way.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 
 struct Behind {
@@ -38,7 +39,7 @@ struct Behind {
     id: PortId,
 }
 
-/// Until it is dropped.
+/// Serves a port until it is dropped.
 pub async fn serve(thread: Rc<Thread>, port: u16, socket: StdSocket) {
     let (rooms, id) = (thread.rooms.clone(), PortId::udp(port));
     match Gate::new(socket, Box::new(Behind { thread, id }), rooms) {
@@ -47,7 +48,7 @@ pub async fn serve(thread: Rc<Thread>, port: u16, socket: StdSocket) {
     }
 }
 
-/// Its flows end with it, and their instances hear no more.
+/// A gate whose flows end with it; their instances hear no more.
 struct Closing(Rc<Gate>);
 
 impl Drop for Closing {
@@ -57,7 +58,7 @@ impl Drop for Closing {
 }
 
 impl Behind {
-    /// As the snapshot has it at this moment.
+    /// Returns the service as the snapshot has it at this moment.
     fn service(&self) -> Option<Arc<Service>> {
         self.thread.shared.table.load().service(self.id).cloned()
     }
@@ -106,7 +107,7 @@ impl Site for Behind {
     }
 }
 
-/// To the router of the node that has an instance, until either side ends it.
+/// Carries a flow to the router of the node that has an instance, until either side ends it.
 async fn carry(
     thread: &Thread,
     service: &Service,
@@ -143,7 +144,7 @@ async fn carry(
     tracing::debug!(client = %flow.client, ?ended, "router.far_flow_ended");
 }
 
-/// A flow that another router carries here.
+/// Serves a flow that another router carries here.
 pub async fn host(connection: &Connection, service: &Service, permit: &Permit) -> io::Result<()> {
     let thread = &connection.thread;
     let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
@@ -151,7 +152,7 @@ pub async fn host(connection: &Connection, service: &Service, permit: &Permit) -
     let mut come = Vec::new();
     let up = async {
         loop {
-            // One that cannot be sent now is lost.
+            // A datagram that cannot be sent now is lost.
             each(&mut come, |datagram| drop(SockRef::from(&instance).send(datagram)));
             more(thread, &connection.stream, &mut come).await?;
         }
@@ -181,7 +182,7 @@ async fn send(wire: &Wire, datagram: &[u8]) -> io::Result<()> {
     write_all(wire, &bytes, WRITE_TIME_MAX).await
 }
 
-/// Whole ones are taken off the front.
+/// Takes whole datagrams off the front.
 fn each(come: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
     let mut rest = &come[..];
     while let Some((datagram, behind)) = router_core::far::datagram(rest) {
@@ -192,7 +193,7 @@ fn each(come: &mut Vec<u8>, mut take: impl FnMut(&[u8])) {
     come.drain(..used);
 }
 
-/// Waits without a buffer.
+/// Waits for more bytes without holding a buffer.
 async fn more(thread: &Thread, wire: &Wire, come: &mut Vec<u8>) -> io::Result<()> {
     wire.readable().await?;
     let mut buffer = thread.pool.buffer();

@@ -15,7 +15,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-/// A client and a back end with the relay between them.
+/// Runs a client and a back end with the relay between them.
 async fn joined<T>(
     idle: Duration,
     talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
@@ -135,7 +135,7 @@ async fn a_reset_is_passed_on_and_never_looks_like_an_end() {
 #[tokio::test]
 async fn silence_ends_a_connection_and_either_side_can_break_it() {
     let talk = async |mut client: TcpStream, back_end: TcpStream| {
-        // Held until the relay has had enough.
+        // The client is held until the relay has had enough.
         let read = client.read(&mut [0; 9]).await;
         drop(back_end);
         read.is_err()

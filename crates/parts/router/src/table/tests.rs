@@ -1,4 +1,4 @@
-//! Who has a host or a port where several applications want it.
+//! The owner of a host or a port that several applications want.
 
 use super::*;
 use crate::queue::QueueLimits;
@@ -9,7 +9,7 @@ use runtime::driver::Clock;
 struct World {
     table: Table,
     all: BTreeMap<ApplicationName, Arc<RoutedApplication>>,
-    /// Of those that are put next.
+    /// The rights of applications that are put next.
     rights: Rights,
 }
 
@@ -77,7 +77,7 @@ fn a_number_is_one_applications_whatever_is_spoken_there() {
     assert!(world.table.service(udp).is_some());
     world.put("ant", &[], Some(8001));
     assert_eq!(world.table.service(tcp).unwrap().recipe.id, tcp);
-    // A rollback to a release without them.
+    // This is a rollback to a release without them.
     world.put("zebra", &[], None);
     assert!(world.table.service(tcp).is_none() && world.table.service(udp).is_none());
     assert_eq!(world.table.ports().len(), 1);

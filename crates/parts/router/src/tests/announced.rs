@@ -18,7 +18,7 @@ use crate::tls::{CertificateFiles, Tls};
 use crate::{CONNECTIONS_MAX, RouterConfig, Secure};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
-/// Who is believed.
+/// The address of the proxy that is believed.
 const PROXY: [u8; 4] = [127, 0, 0, 2];
 const CLIENT: &str = "198.51.100.7:5000";
 
@@ -29,7 +29,7 @@ struct Place {
     _backend: Backend,
 }
 
-/// An application that answers with the request that it got.
+/// Starts an application that answers with the request that it got.
 async fn place(connections_max: usize) -> Place {
     let directory = tempfile::tempdir().unwrap();
     let files = certificate(directory.path(), "shop", &["shop.localhost"]);
@@ -68,7 +68,7 @@ async fn connected(from: [u8; 4], to: SocketAddr, first: &[u8]) -> Client {
     Client(stream)
 }
 
-/// Nothing came, and the connection is gone.
+/// Returns whether nothing came and the connection is gone.
 async fn is_cut(stream: &mut TcpStream) -> bool {
     let read = tokio::time::timeout(DEADLINE, stream.read(&mut [0; 9])).await.unwrap();
     read.is_err()
@@ -89,7 +89,7 @@ async fn a_client_is_who_the_proxy_says() {
             assert!(!text.contains("192.0.2.1"), "{text}");
         }
     }
-    // In one piece with the request, or byte by byte.
+    // The header comes in one piece with the request, or byte by byte.
     let whole = [header(Version::V2, CLIENT), ASK.into()].concat();
     let text = connected(PROXY, public, &whole).await.reply().await.text();
     assert!(text.contains("X-Forwarded-For: 198.51.100.7\r\n"), "{text}");
@@ -101,7 +101,7 @@ async fn a_client_is_who_the_proxy_says() {
     }
     let text = client.reply().await.text();
     assert!(text.contains("X-Forwarded-For: 198.51.100.7\r\n"), "{text}");
-    // With an extension of more than is read at first.
+    // It has an extension of more than is read at first.
     let mut long = header(Version::V2, CLIENT);
     let length = 12 + 3 + 3_000_u16;
     long[14..16].copy_from_slice(&length.to_be_bytes());
@@ -110,7 +110,7 @@ async fn a_client_is_who_the_proxy_says() {
     long.extend(ASK.as_bytes());
     let text = connected(PROXY, public, &long).await.reply().await.text();
     assert!(text.contains("X-Forwarded-For: 198.51.100.7\r\n"), "{text}");
-    // The proxy's own connection: it says nothing of anybody.
+    // This is the proxy's own connection: it says nothing of anybody.
     let mut own = connected(PROXY, public, b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").await;
     own.send(ASK).await;
     let text = own.reply().await.text();
@@ -137,12 +137,13 @@ async fn without_a_header_or_with_a_bad_one_the_connection_ends_and_is_counted()
         let to = if number % 2 == 0 { public } else { secure };
         let mut client = connected(PROXY, to.unwrap(), first).await;
         if number == 3 {
-            // Half of one, and no more.
+            // Half of a header comes, and no more.
             client.0.shutdown().await.unwrap();
         }
         assert!(is_cut(&mut client.0).await, "{number}");
     }
-    // Who says nothing at all is none: balancers look so whether somebody listens.
+    // A connection that says nothing at all is no bad one: balancers look so whether somebody
+    // listens.
     drop(connected(PROXY, public.unwrap(), b"").await);
     let told = place.world.metrics.prometheus();
     assert!(told.contains("cortex_connections_refused_total 4\n"), "{told}");
@@ -169,7 +170,7 @@ async fn inside_tls_too() {
 
 #[tokio::test]
 async fn each_announced_client_has_a_share_of_its_own() {
-    // Two connections for each address.
+    // There are two connections for each address.
     let place = place(4).await;
     let public = place.world.router.public().unwrap();
     let mut held = Vec::new();

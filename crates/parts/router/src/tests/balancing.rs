@@ -89,7 +89,7 @@ async fn a_session_stays_with_its_instance_and_comes_back_to_it() {
     }
 }
 
-/// The cookie that an answer sets, with its value.
+/// Returns the cookie that an answer sets, with its value.
 fn set_cookie(head: &str) -> Option<&str> {
     let line = head.lines().find_map(|line| line.strip_prefix("Set-Cookie: "))?;
     line.split(';').next()

@@ -14,10 +14,10 @@ use self::case::{Case, Folder};
 use self::instance::{Answer, Instance, Then};
 use super::world::{DEADLINE, World};
 
-/// Written at once by the client of a case.
+/// Bytes that the client of a case writes at once.
 const CASE_BYTES_MAX: usize = 1 << 20;
 
-/// The request's number is another each time.
+/// Replaces the request's number, which is another each time.
 fn without_request_id(bytes: &[u8]) -> String {
     let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
     let mut parts = text.split("X-Request-Id: ");
@@ -34,7 +34,7 @@ async fn run_request(world: &World, instance: &Instance, case: &Case) -> Result<
     instance.forget();
     let mut client = world.connect().await;
     assert!(case.sent.len() <= CASE_BYTES_MAX);
-    // Whoever is refused may be cut off while it still sends.
+    // A client that is refused may be cut off while it still sends.
     client.0.write_all(&case.sent).await.ok();
     let mut seen = Vec::new();
     let mut closes = false;
@@ -101,7 +101,7 @@ async fn what_clients_send_is_forwarded_or_refused_as_the_standards_say() {
     assert_all(&failed);
 }
 
-/// A connection that ends early is `cut`, and so is one that is reset.
+/// Runs a case of an answer. A connection that ends early is `cut`, and so is one that is reset.
 async fn run_answer(case: &Case) -> Result<(), String> {
     let then = Then::named(&case.outcome[0]);
     let instance = Instance::start(Answer::These(case.got.clone(), then)).await;

@@ -1,4 +1,4 @@
-//! Clients that ask together: who floods waits for himself.
+//! Clients that ask together: one that floods waits for itself.
 
 use std::sync::{Arc, Mutex};
 
@@ -53,7 +53,7 @@ impl Serial {
         table.by_host(b"shop.localhost").unwrap().queue.length()
     }
 
-    /// Asks, and returns once it is being served or waits.
+    /// Asks, and returns once the request is being served or waits.
     async fn ask(&self, address: [u8; 4], path: &str, header: &str) -> Client {
         let before = self.waiting() + self.served.lock().unwrap().len();
         let mut client = self.world.connect_as(address).await;
@@ -76,7 +76,7 @@ fn limits(length_max: usize) -> QueueLimits {
     QueueLimits { length_max, time_max: DEADLINE * 10 }
 }
 
-/// One client asks six times before two others ask once.
+/// Lets one client ask six times before two others ask once.
 async fn is_served_in_turn(fair: &str, flood: impl Fn(u8) -> [u8; 4], others: [[u8; 4]; 2]) {
     let serial = Serial::start(limits(100), fair).await;
     let mut clients = Vec::new();
@@ -100,7 +100,7 @@ async fn or_by_a_prefix_of_choice() {
     is_served_in_turn("address/24", flood, [[127, 0, 2, 2], [127, 0, 3, 2]]).await;
 }
 
-/// Though it came first, and it would be its turn.
+/// It waits though it came first, and it would be its turn.
 #[tokio::test]
 async fn who_has_half_of_the_instances_waits_while_another_does() {
     let serial = Serial::start_with(limits(100), "address", 4).await;
@@ -114,7 +114,7 @@ async fn who_has_half_of_the_instances_waits_while_another_does() {
     let count = || serial.served.lock().unwrap().len();
     for served in 5..=9 {
         assert_eq!(count(), served - 1);
-        // The one that has been served for longest is answered.
+        // The client that has been served for longest is answered.
         serial.gate.add_permits(1);
         wait(|| count() == served).await;
     }
@@ -141,7 +141,7 @@ async fn or_by_a_header_and_by_what_a_proxy_of_ours_says() {
         clients.push(serial.ask([127, 0, 0, 2], &path, "X-Key: one\r\n").await);
     }
     clients.push(serial.ask([127, 0, 0, 2], "/quiet", "x-key: two\r\n").await);
-    // Without the header: by address, which a proxy on this machine passes on.
+    // Without the header clients count by address, which a proxy on this machine passes on.
     for (path, from) in [("/a", "192.0.2.1"), ("/b", "192.0.2.1"), ("/c", "192.0.2.2")] {
         let header = format!("X-Forwarded-For: {from}\r\n");
         clients.push(serial.ask([127, 0, 0, 2], path, &header).await);
@@ -160,7 +160,7 @@ async fn a_full_queue_has_room_for_who_asks_a_little() {
     let quiet = serial.world.connect_as([127, 0, 0, 3]).await;
     let mut quiet = quiet;
     quiet.send("GET /quiet HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
-    // The last of the flood is told at once, and so is who goes on with it.
+    // The last of the flood is told at once, and so is a client that goes on with it.
     let reply = flood.pop().unwrap().reply().await;
     assert_eq!(reply.status, 503);
     assert!(reply.head.contains("Retry-After: "), "{}", reply.head);

@@ -42,7 +42,7 @@ async fn a_request_reaches_an_instance_that_only_the_other_node_has() {
             assert_eq!(seen.matches(header).count(), 1, "{header}: {seen}");
         }
     }
-    // One after the other needs one connection on each part of the way.
+    // Requests one after the other need one connection on each part of the way.
     assert_eq!(pair.calls(), 1);
     assert_eq!(backend.connections.load(Ordering::SeqCst), 1);
 }
@@ -52,7 +52,7 @@ async fn near_instances_come_first_and_far_ones_when_those_are_busy() {
     let near = Backend::start(|mut client| async move {
         let Some(request) = client.request().await else { return };
         if request.contains("/slow") {
-            // Until the test ends.
+            // This lasts until the test ends.
             std::future::pending::<()>().await;
         }
         client.0.write_all(ok("near").as_bytes()).await.ok();
@@ -175,7 +175,7 @@ async fn a_truncated_answer_never_looks_whole() {
         let read = tokio::time::timeout(DEADLINE, client.0.read_to_end(&mut rest)).await.unwrap();
         assert!(read.is_err(), "a reset: {}", String::from_utf8_lossy(&rest));
     }
-    // One that ends with its connection ends so here too.
+    // An answer that ends with its connection ends so here too.
     let backend = Backend::start(|mut client| async move {
         client.request().await;
         client.0.write_all(b"HTTP/1.0 200 OK\r\n\r\nall of it").await.ok();
@@ -272,7 +272,7 @@ async fn a_node_that_is_lost_is_told_apart() {
     let near = Backend::named("near").await;
     let queue = QueueLimits { time_max: Duration::from_millis(300), ..QueueLimits::default() };
     let pair = Pair::with(queue).await;
-    // Its router is there, and it kills whoever asks.
+    // Its router is there, and every caller is cut off.
     let far = Backend::start(|client| async move { drop(client) }).await;
     pair.far_claim(1, None, &[(1, Ready, far.port)]);
     pair.routed().await;
@@ -343,7 +343,7 @@ async fn a_removed_node_is_not_served_any_more() {
     assert_eq!(pair.near.get("/").await.text(), "far");
     pair.remove_near_from_roster_of_far().await;
     let before = backend.connections.load(Ordering::SeqCst);
-    // Over the connection that was made while it was a member.
+    // This goes over the connection that was made while it was a member.
     assert_eq!(pair.near.get("/").await.status, 503);
     assert_eq!(backend.connections.load(Ordering::SeqCst), before);
 }

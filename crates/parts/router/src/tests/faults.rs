@@ -1,4 +1,4 @@
-//! What fails or runs short: the queue's limits, answers that never come, endpoints that were left
+//! Faults and shortages: the queue's limits, answers that never come, endpoints that were left
 //! alone, and the metrics.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use runtime::supervise::supervise;
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";
 
-/// Answers once the gate lets it.
+/// Starts a back end that answers once the gate lets it.
 async fn gated(gate: &Arc<Semaphore>) -> Backend {
     let gate = gate.clone();
     Backend::start(move |mut client: Client| {
@@ -131,7 +131,7 @@ async fn the_checkers_word_ends_the_pause_of_an_endpoint() {
     };
     wait(|| endpoint().is_some()).await;
     let endpoint = endpoint().unwrap();
-    // As if connections had been refused until just now; each pause is longer.
+    // It looks as if connections had been refused until just now; each pause is longer.
     let mut failed_at = world.router.shared.clock.now().0;
     for _ in 0..20 {
         assert!(endpoint.failed(failed_at));
@@ -203,7 +203,7 @@ async fn requests_are_served_while_the_metrics_fault() {
     let point = metrics::FAIL_POINT;
     let mut client = world.connect().await;
     let mut served = 0;
-    // Twice: after the first panic it runs again.
+    // It panics twice: after the first panic it runs again.
     for fault in [Fault::PanicOnce, Fault::PanicOnce, Fault::Stall] {
         world.faults.arm(point, fault).unwrap();
         loop {

@@ -17,7 +17,7 @@ use super::world::{Backend, Reply, World, app, release_id};
 struct Site {
     world: World,
     public: PathBuf,
-    /// None where files are all there is.
+    /// The application behind the files; `None` where files are all there is.
     _application: Option<Backend>,
 }
 
@@ -84,7 +84,7 @@ async fn the_form_that_was_compressed_before_is_sent_to_whoever_takes_it() {
         assert_eq!(field(&reply, "Vary"), Some("Accept-Encoding"), "{}", reply.head);
         tags.push((coding, field(&reply, "ETag").unwrap().to_owned()));
     }
-    // Whoever takes another form gets it after one who does not.
+    // A client that takes another form gets it after one that does not.
     assert_eq!(site.get("/app.js", "Accept-Encoding: br\r\n").await.text(), "brotli");
     tags.sort();
     tags.dedup();

@@ -1,4 +1,4 @@
-//! What goes through to one instance and comes back.
+//! Requests that go through to one instance, and what comes back.
 
 use model::InstanceState::Ready;
 use std::sync::atomic::Ordering;

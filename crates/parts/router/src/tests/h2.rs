@@ -25,7 +25,7 @@ use super::tls::{certificate, client as tls_client, connect as tls_connect};
 use super::world::{Backend, Client, DEADLINE, World, app, ok, release_id, wait};
 use crate::tls::Tls;
 
-/// More than any window.
+/// Bytes, more than any window.
 const LARGE: usize = 3 * 1024 * 1024;
 
 async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Calls {
@@ -95,7 +95,7 @@ async fn whole(answer: ResponseFuture) -> Whole {
     Whole { status: parts.status.as_u16(), headers: parts.headers, body: bytes, trailers }
 }
 
-/// All of it, as far as the windows let it.
+/// Sends all bytes, as far as the windows let it.
 async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes) {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
@@ -128,7 +128,7 @@ async fn a_stream_is_a_request_like_any_other() {
     assert!(text.starts_with("GET /a?b=c HTTP/1.1\r\nHost: shop.localhost\r\n"), "{text}");
     assert!(text.contains("\r\nCookie: a=1; b=2\r\n"), "{text}");
     assert!(text.contains("X-Forwarded-Proto: http\r\n"), "{text}");
-    // Bodies by length and without one; and nothing is left of the connection's headers.
+    // Bodies come by length and without one; and nothing is left of the connection's headers.
     for length in [None, Some("5")] {
         let mut request = asking("POST", "/");
         if let Some(length) = length {
@@ -250,7 +250,7 @@ async fn an_answer_that_is_cut_off_is_reset() {
         Err(error) => Some(error),
     };
     assert_eq!(error.unwrap().reason(), Some(h2::Reason::INTERNAL_ERROR));
-    // One that ends with its connection ends the stream alone.
+    // An answer that ends with its connection ends the stream alone.
     let backend = Backend::start(|mut client: Client| async move {
         client.request().await;
         client.send("HTTP/1.1 200 OK\r\n\r\nall of it").await;
@@ -313,7 +313,7 @@ async fn events_come_at_once_and_leaving_ends_them() {
         in_time(all).await;
     }
     drop(plain);
-    // For a moment it might be one that ended its half alone: then the next events find out.
+    // For a moment it might be a client that ended its half alone: then the next events find out.
     wait(|| {
         next.try_send(()).ok();
         left.load(Ordering::SeqCst) == 2
@@ -369,7 +369,7 @@ async fn a_websocket_is_a_stream_of_bytes_both_ways() {
     sending.send_data(Bytes::new(), true).unwrap();
     assert_eq!(piece(&mut body).await.unwrap().unwrap(), "bye");
     assert!(piece(&mut body).await.is_none_or(|last| last.unwrap().is_empty()));
-    // An answer that opens none does not look as if it did.
+    // An answer that opens no tunnel does not look as if it did.
     let answer = whole(calls.begin(asking_for("/no"), false).0).await;
     assert_eq!(answer.status, 502);
 }

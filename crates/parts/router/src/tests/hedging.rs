@@ -14,7 +14,8 @@ use router_core::retry::BUDGET_TENTHS_MAX;
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";
 
-/// The first request of all is never answered; `left` counts those whose client went away.
+/// Two instances. The first request of all is never answered; `left` counts those whose client went
+/// away.
 struct Pair {
     world: World,
     _backends: [Backend; 2],
@@ -82,7 +83,7 @@ async fn the_first_answer_wins_and_the_other_attempt_is_let_go() {
     assert_eq!(client.reply().await.status, 200);
     assert_eq!(pair.asked.load(Ordering::SeqCst), 2);
     wait(|| pair.left.load(Ordering::SeqCst) == 1 && pair.in_flight() == 0).await;
-    // To be slower than another is no failure.
+    // Being slower than another is no failure.
     assert!(pair.all_admit());
     client.send(GET).await;
     assert_eq!(client.reply().await.status, 200);
@@ -95,7 +96,7 @@ async fn what_must_not_be_done_twice_is_not_and_neither_is_anything_unasked() {
         let mut client = pair.world.connect().await;
         client.send(text).await;
         wait(|| pair.asked.load(Ordering::SeqCst) == 1).await;
-        // Another request in between, so that there was time for a second attempt.
+        // Another request is sent in between, so that there was time for a second attempt.
         let mut other = pair.world.connect().await;
         other.send(text).await;
         assert_eq!(other.reply().await.status, 200);
@@ -133,7 +134,7 @@ async fn a_client_that_leaves_ends_both_attempts() {
     let mut client = world.connect().await;
     client.send(GET).await;
     wait(|| open.load(Ordering::SeqCst) == 2).await;
-    // Who only ends its half so soon is waited for.
+    // A client that only ends its half so soon is waited for.
     socket2::SockRef::from(&client.0).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(client);
     tokio::time::timeout(DEADLINE, wait(|| open.load(Ordering::SeqCst) == 0)).await.unwrap();

@@ -34,9 +34,9 @@ async fn a_head_that_comes_byte_by_byte_is_read() {
     assert!(reply.status == 200 && reply.text().contains(&"b".repeat(3000)));
 }
 
-/// More than the buffers of the kernel and of the router hold together.
+/// Bytes of an answer, more than the buffers of the kernel and of the router hold together.
 const LONG_BYTES: u64 = 256 << 20;
-/// What they may hold: the kernel's at their largest, for two connections.
+/// Bytes that they may hold: the kernel's buffers at their largest, for two connections.
 const HELD_BYTES_MAX: u64 = 64 << 20;
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn who_asks_and_ends_its_half_gets_the_answer() {
     assert_eq!(client.reply().await.text(), "answer");
     let end = tokio::time::timeout(DEADLINE, client.0.read(&mut [0])).await.unwrap();
     assert_eq!(end.unwrap(), 0);
-    // With a body, and with a second request behind it.
+    // The request has a body, and a second request is behind it.
     let mut client = world.connect().await;
     client.send("POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 2\r\n\r\nhi").await;
     client.send(GET).await;
@@ -179,7 +179,7 @@ async fn a_connection_behind_a_body_that_meant_nothing_is_not_used_again() {
 
 #[tokio::test]
 async fn answers_that_nobody_asked_for_reach_nobody() {
-    // Short ones, and those that are spliced.
+    // Some are short, and others are spliced.
     for padding in [0, 100_000] {
         let asked = Arc::new(AtomicUsize::new(0));
         let said = Arc::new(AtomicUsize::new(0));
@@ -195,7 +195,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
                 }
                 let number = asked.fetch_add(1, Ordering::SeqCst);
                 client.0.write_all(ok(&answer(number)).as_bytes()).await.unwrap();
-                // Later, while the connection waits to be used again.
+                // This comes later, while the connection waits to be used again.
                 tokio::task::yield_now().await;
                 client.0.write_all(ok("evil").as_bytes()).await.ok();
                 said.fetch_add(1, Ordering::SeqCst);
@@ -208,7 +208,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
         for number in 0..20 {
             client.send("GET /unasked HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
             assert!(client.reply().await.text() == answer(number), "{padding} {number}");
-            // Each on a connection of its own, as the handler answers one.
+            // Each comes on a connection of its own, as the handler answers one.
             assert_eq!(asked.load(Ordering::SeqCst), number + 1);
             wait(|| said.load(Ordering::SeqCst) == number + 1).await;
         }

@@ -11,10 +11,11 @@ use super::world::{Backend, Client, World, ok, wait};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const ASK_SLOWLY: &str = "GET /slowly HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
-/// Far longer than the test takes.
+/// The time to leave, far longer than the test takes.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Says at once how long its answer to `/slowly` is, and the rest when it is let.
+/// Starts a back end that says at once how long its answer to `/slowly` is, and the rest when it is
+/// let.
 async fn hesitant(gate: &Arc<Semaphore>) -> Backend {
     let gate = gate.clone();
     Backend::start(move |mut client: Client| {

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
-/// Short for a person, long for a loaded machine that must answer within it.
+/// Milliseconds, short for a person, long for a loaded machine that must answer within them.
 const SHORT_MS: u64 = 300;
 
 async fn limited(backend: &Backend, concurrency: Option<u32>, requests: RequestLimits) -> World {
@@ -29,7 +29,7 @@ async fn assert_ended(client: &mut Client) {
     assert!(end.expect("the connection ends").is_err() || rest.is_empty());
 }
 
-/// Reads all that comes and says how much that was once the router has ended the connection.
+/// Reads all that comes, and says how much that was once the router has ended the connection.
 async fn silent(ended: &Arc<AtomicUsize>, first: &'static str) -> Backend {
     let ended = ended.clone();
     Backend::start(move |mut client: Client| {
@@ -52,7 +52,7 @@ async fn the_time_for_a_head_and_without_a_request() {
     let limits =
         RequestLimits { head_ms: Some(SHORT_MS), idle_ms: Some(SHORT_MS), ..Default::default() };
     let world = limited(&backend, None, limits).await;
-    // Which application is meant is known from the first request on.
+    // The application that is meant is known from the first request on.
     let mut client = world.connect().await;
     client.send(GET).await;
     assert_eq!(client.reply().await.text(), "on");
@@ -169,7 +169,7 @@ async fn the_size_of_a_body() {
     }
     let before = backend.connections.load(Ordering::SeqCst);
     for large in [
-        // Told before anything of it was sent.
+        // These are told before anything of them was sent.
         post("Content-Length: 1001\r\nExpect: 100-continue\r\n"),
         post("Transfer-Encoding: chunked\r\n") + &of(1001) + "0\r\n\r\n",
     ] {
@@ -181,7 +181,7 @@ async fn the_size_of_a_body() {
         assert_ended(&mut client).await;
     }
     assert_eq!(backend.connections.load(Ordering::SeqCst), before, "no instance was troubled");
-    // One that is found out later, and whose instance never sees its end.
+    // This one is found out later, and its instance never sees its end.
     let mut client = world.connect().await;
     client.send(&(post("Transfer-Encoding: chunked\r\n") + &of(600))).await;
     wait(|| {
@@ -213,8 +213,8 @@ async fn whoever_sends_all_of_a_body_that_nobody_wants_finds_the_answer_behind_i
         let head =
             format!("POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: {length}\r\n\r\n");
         client.send(&head).await;
-        // Its answer is there before it sends what is more than the kernel would hold for it, and
-        // it is slow.
+        // The answer is there before the client, which is slow, sends more than the kernel would
+        // hold for it.
         client.0.readable().await.unwrap();
         for piece in body.chunks(length / 3 + 1) {
             tokio::time::sleep(Duration::from_millis(600)).await;

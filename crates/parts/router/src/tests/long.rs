@@ -61,11 +61,11 @@ async fn long_answers_pass_whole_in_every_framing() {
     assert!(world.get("/").await.text() == content);
 }
 
-/// What a client's buffer has room for is sent without waiting for the client to read.
+/// Bytes for which a client's buffer has room are sent without waiting for the client to read.
 #[tokio::test]
 async fn a_window_opens_for_long_answers() {
     const BUFFER: u32 = 64 * 1024;
-    // The window stays at 95,000 bytes where it does not open, and opens to 128,000.
+    // The window stays at 95,000 bytes if it does not open, and opens to 128,000.
     const LENGTH: usize = 120_000;
     const BEFORE: usize = 8;
     let content = letters(LENGTH);
@@ -98,7 +98,7 @@ async fn answers_of_any_length_follow_a_long_one() {
     .await;
     let world = world(&backend).await;
     let mut client = world.connect().await;
-    // Around what is read of the next head, and around what is spliced.
+    // These lie around what is read of the next head, and around what is spliced.
     for count in (0..20).chain(200..320).chain([6_000, 16_300, 18_300, 18_500, 90_000]) {
         for count in [70_000, count] {
             client.send(&GET.replacen('/', &format!("/{count}"), 1)).await;
@@ -112,7 +112,7 @@ async fn answers_of_any_length_follow_a_long_one() {
 
 #[tokio::test]
 async fn an_answer_after_a_long_one_may_come_slowly_and_is_cut_where_it_ends() {
-    // The head of the one before, and some more.
+    // The length of the head of the one before, and some more.
     const BRIEF: usize = 42 + 256;
     let begun = Arc::new(Notify::new());
     let seen = begun.clone();
@@ -125,7 +125,7 @@ async fn an_answer_after_a_long_one_may_come_slowly_and_is_cut_where_it_ends() {
                 client.request().await;
                 client.0.write_all(ok(&"x".repeat(70_000)).as_bytes()).await.unwrap();
                 client.request().await;
-                // As much as is read of it at first.
+                // This is as much as is read of it at first.
                 client.0.write_all(&slow.as_bytes()[..BRIEF]).await.unwrap();
                 seen.notified().await;
                 client.0.write_all(&slow.as_bytes()[BRIEF..head.len() + rest]).await.unwrap();
@@ -158,7 +158,7 @@ async fn long_requests_pass_whole() {
     let world = world(&backend).await;
     let mut client = world.connect().await;
     let mut sent = 0;
-    // Around a read, a pipe and a turn.
+    // These lie around a read, a pipe and a turn.
     for count in [16_300, 16_384, 32_700, 32_768, 100_000, 524_288, 600_000, 3_000_000, 5] {
         let head = format!("POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: {count}");
         let requests = format!("{head}\r\n\r\n{}{GET}", letters(count));

@@ -1,5 +1,5 @@
-//! Clients whose requests to instances the lane passes on: they notice nothing of where they
-//! are, whatever they or an instance do next.
+//! Clients whose requests to instances the lane passes on: they notice nothing of where they are,
+//! whatever they or an instance do next.
 
 mod long;
 
@@ -17,21 +17,21 @@ use super::world::{Backend, Client, DEADLINE, World, ok, wait};
 use crate::connection::run::QUICK_IN_A_ROW;
 use crate::plain::HEAD_SLACK;
 
-/// More than it takes to be in the lane.
+/// Requests, more than it takes to be in the lane.
 const ASKED: usize = QUICK_IN_A_ROW as usize + 2;
-/// Whoever has room for an answer is answered sooner.
+/// The time for an answer; a client that has room for it is answered sooner.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
 const LONG: usize = 100_000;
-/// Half of it comes with its head.
+/// The length of an answer of which half comes with its head.
 const LONGISH: usize = 34_000;
-/// Its answer is as long as what is read at first behind a long one.
+/// The length of an answer that is as long as what is read at first behind a long one.
 const BRIEF: usize = 3 + HEAD_SLACK;
 
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: shop.localhost\r\n\r\n")
 }
 
-/// An instance that does as the path says.
+/// A router and an instance that does as the path says.
 struct Site {
     world: World,
     means: Arc<Means>,
@@ -39,15 +39,15 @@ struct Site {
 }
 
 struct Means {
-    /// For what waits.
+    /// The gate for answers that wait.
     gate: Semaphore,
     asked: AtomicUsize,
     died: AtomicUsize,
-    /// Answers that nobody asked for.
+    /// The number of answers that nobody asked for.
     unasked: AtomicUsize,
 }
 
-/// False where the connection ends.
+/// Answers a request; returns false if the connection ends.
 async fn answer(client: &mut Client, path: &str, nth: usize, means: &Means) -> bool {
     let Means { gate, unasked, .. } = means;
     let pass = async || gate.acquire().await.unwrap().forget();
@@ -101,9 +101,9 @@ async fn answer(client: &mut Client, path: &str, nth: usize, means: &Means) -> b
             return false;
         }
         "/nonsense" => client.send("this is no answer\r\n\r\n").await,
-        // The first time there is none.
+        // The first time there is no answer.
         "/dies" if nth == 1 => return false,
-        // More than was asked for, which is nobody's.
+        // This is more than was asked for, which is nobody's.
         "/twice" => client.send(&format!("{}{}", ok("well"), ok("evil"))).await,
         // Nobody asks for the second.
         "/later" => {
@@ -155,7 +155,7 @@ impl Site {
         Site { world, means, _backend: backend }
     }
 
-    /// One that is in the lane.
+    /// Returns a client that is in the lane.
     async fn guest(&self) -> Client {
         let mut client = self.world.connect().await;
         settle(&mut client).await;
@@ -238,7 +238,7 @@ async fn an_answer_in_pieces_passes_as_it_comes() {
     while !text.ends_with("\r\n\r\nwe") {
         text.push(client.0.read_u8().await.unwrap().into());
     }
-    // Asked before the answer is whole.
+    // This is asked before the answer is whole.
     client.send(&get("/")).await;
     site.means.gate.add_permits(1);
     let mut rest = [0; 2];
@@ -306,7 +306,7 @@ async fn an_answer_that_does_not_come_is_told_in_time() {
 
 #[tokio::test]
 async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
-    // So many that the ends of some are there before their requests are read.
+    // There are so many that the ends of some are there before their requests are read.
     const CLIENTS: usize = 60;
     let site = Site::on(World::with_threads(1), RequestLimits::default()).await;
     for request in [get("/"), String::new(), get("/").repeat(2), get("/late")] {
@@ -357,7 +357,8 @@ async fn a_connection_that_ended_while_nobody_used_it_costs_no_request() {
     let mut client = world.connect().await;
     let post = "POST / HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: 0\r\n\r\n";
     for number in 0..20 * (ASKED + 2) {
-        // The end comes with the answer or behind it: whoever must not be asked twice is not.
+        // The end comes with the answer or behind it: an instance that must not be asked twice is
+        // not.
         let is_first = number % (ASKED + 2) == 0;
         client.send(&if is_first { post.to_owned() } else { get("/") }).await;
         let reply = client.reply().await;
@@ -387,7 +388,7 @@ async fn whoever_reads_late_gets_all_of_it() {
     let mut client = site.world.connect_with(64 * 1024).await;
     settle(&mut client).await;
     let mut asked = ASKED;
-    // One at a time, until there is no room.
+    // One request is sent at a time, until there is no room.
     loop {
         client.send(&get("/some")).await;
         asked += 1;
@@ -409,7 +410,7 @@ async fn whoever_reads_late_gets_all_of_it() {
     settle(&mut client).await;
 }
 
-/// One thread in front of two instances that answer so.
+/// Starts one thread in front of two instances that answer so.
 async fn on_two(
     answer: impl Fn(&str) -> String + Copy + Send + Sync + 'static,
 ) -> (World, Backend, Backend) {
@@ -422,7 +423,7 @@ async fn on_two(
     (world, one, two)
 }
 
-/// Each client one thing after the other, all of them at once.
+/// Lets each client ask one thing after the other, all clients at once.
 async fn all_ask(world: &World, clients: usize, each: usize, wanted: impl Fn(&str) -> String) {
     let wanted = &wanted;
     join_all((0..clients).map(|client| async move {

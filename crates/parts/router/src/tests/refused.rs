@@ -16,10 +16,10 @@ use crate::RouterConfig;
 use crate::queue::QueueLimits;
 use metrics::ports::Traffic;
 
-/// Of all clients together; one has half of them.
+/// Connections of all clients together; one client has half of them.
 const CONNECTIONS_MAX: usize = 4;
 const CLIENT: [u8; 4] = [127, 0, 0, 1];
-/// Says for whom it connects.
+/// The address of a proxy that says for whom it connects.
 const PROXY: [u8; 4] = [127, 0, 0, 2];
 
 async fn connect(from: [u8; 4], port: u16) -> Result<TcpStream> {
@@ -28,7 +28,7 @@ async fn connect(from: [u8; 4], port: u16) -> Result<TcpStream> {
     socket.connect(([127, 0, 0, 1], port).into()).await
 }
 
-/// The reset may come as early as that one is connected.
+/// Connects and reads; the error of a reset may come as early as that.
 async fn is_reset(from: [u8; 4], port: u16, says: &[u8]) -> Result<usize> {
     let mut stream = connect(from, port).await?;
     stream.write_all(says).await?;

@@ -1,4 +1,4 @@
-//! Endpoints that fail, come back, or are new: who is left alone, and who takes how much.
+//! Endpoints that fail, come back, or are new: which are left alone, and how much each takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn now_ms(world: &World) -> u64 {
     world.router.shared.clock.now().0
 }
 
-/// Ends without an answer while it is told to.
+/// Starts a back end that ends without an answer while it is told to.
 async fn moody(fails: &Arc<AtomicBool>, asked: &Arc<AtomicUsize>) -> Backend {
     let (fails, asked) = (fails.clone(), asked.clone());
     Backend::start(move |mut client: Client| {
@@ -102,7 +102,7 @@ async fn a_new_instance_starts_slowly_beside_others_and_at_once_alone() {
     routed(&world, 1).await;
     world.set(|settings| {
         settings.balance = "round-robin".into();
-        // Longer than any test, so that the share stays a tenth.
+        // This is longer than any test, so that the share stays a tenth.
         settings.slow_start_ms = Some(86_400_000);
     });
     world.claim(2, None, &[(1, Ready, new.port)]);

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::world::{Backend, Client, World, app, ok, release_id, wait};
 use runtime::faults::Fault;
 
-/// One request at a time per connection; `/slow` waits for the gate.
+/// Starts a back end that takes one request at a time per connection; `/slow` waits for the gate.
 async fn serial(name: &'static str, gate: Arc<Semaphore>) -> Backend {
     Backend::start(move |mut client: Client| {
         let gate = gate.clone();
@@ -285,7 +285,7 @@ async fn a_stopped_application_says_so_and_a_stop_ends_what_is_under_way() {
     world.claim(1, Some(1), &[(1, Ready, backend.port)]);
     let mut slow = world.connect().await;
     slow.send("GET /slow HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
-    // Sent before or after the change: either way it is answered or told.
+    // They are sent before or after the change: either way they are answered or told.
     wait(|| backend.connections.load(Ordering::SeqCst) <= 1).await;
     gate.add_permits(1);
     let status = slow.reply().await.status;

@@ -11,15 +11,15 @@ use tokio::sync::Semaphore;
 use super::world::{Backend, Client, World, ok, wait};
 use crate::queue::QueueLimits;
 
-/// How long they take until they are known, which is by the clock.
+/// The time that slow requests take until they are known, which is by the clock.
 const SLOW: Duration = Duration::from_secs(1);
-/// From then on they end when they are told to.
+/// Slow requests after which their kind is known; from then on they end when they are told to.
 const KNOWN_AFTER: usize = 8;
 
 struct Place {
     world: World,
     _backend: Backend,
-    /// Slow requests that came to an instance.
+    /// The number of slow requests that came to an instance.
     came: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
 }
@@ -73,7 +73,7 @@ impl Place {
         clients
     }
 
-    /// On one connection.
+    /// Asks for a quick answer several times on one connection.
     async fn ask_quickly(&self, times: usize) {
         let mut client = self.world.connect().await;
         for _ in 0..times {
@@ -82,7 +82,8 @@ impl Place {
         }
     }
 
-    /// Both kinds are known: the quick one, where instances keep connections, by what the lane did.
+    /// Makes both kinds known: the quick one, where instances keep connections, by what the lane
+    /// did.
     async fn learnt(&self) {
         for mut client in self.ask(8).await {
             assert_eq!(client.reply().await.text(), "done");
@@ -112,7 +113,7 @@ async fn keep_an_eighth_for_quick_ones_until_they_are_due(instances: u32, concur
     assert_eq!(place.came.load(SeqCst), KNOWN_AFTER + 7, "one place is kept");
     // Nobody ends, and the eighth has waited for long enough.
     wait(|| place.came.load(SeqCst) == KNOWN_AFTER + 8).await;
-    // Behind those who are quick, though it came before them.
+    // It stands behind the quick ones, though it came before them.
     let late = place.ask(1).await;
     wait(|| place.waiting() == 1).await;
     let quick = place.ask_quickly(1);

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
 use super::world::{Backend, Client, DEADLINE, World, app, ok, release_id};
 use crate::tls::{CertificateFiles, Tls};
 
-/// A certificate for `names`, as files `NAME.pem` and `NAME.key`.
+/// Returns a certificate for `names`, as files `NAME.pem` and `NAME.key`.
 pub fn certificate(directory: &Path, name: &str, names: &[&str]) -> CertificateFiles {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -31,7 +31,7 @@ pub fn certificate(directory: &Path, name: &str, names: &[&str]) -> CertificateF
     files
 }
 
-/// One that trusts this certificate, speaks these versions, and offers `alpn`.
+/// Returns a client that trusts this certificate, speaks these versions, and offers `alpn`.
 pub fn client(
     trusted: &CertificateFiles,
     versions: &[&'static SupportedProtocolVersion],
@@ -67,7 +67,7 @@ struct Place {
     _backend: Backend,
 }
 
-/// An application that answers with the request that it got.
+/// Starts an application that answers with the request that it got.
 async fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
     let files = certificate(directory.path(), "shop", &["shop.localhost"]);
@@ -140,11 +140,11 @@ async fn plain_http_is_told_and_nonsense_is_not_answered() {
     let mut broken = TcpStream::connect(address).await.unwrap();
     broken.write_all(b"\x16\x03\x01\x00\x05hello").await.unwrap();
     broken.read_to_end(&mut rest).await.ok();
-    // An alert, that is all.
+    // It is an alert, that is all.
     assert!(rest.first().is_none_or(|kind| *kind == 21), "{rest:?}");
 }
 
-/// A thread for all, so that they are counted together.
+/// One thread serves all, so that they are counted together.
 #[tokio::test]
 async fn who_has_too_many_connections_is_turned_away_and_counted() {
     const CONNECTIONS_MAX: usize = 8;
@@ -181,7 +181,7 @@ async fn who_has_too_many_connections_is_turned_away_and_counted() {
     let mut other = world.connect_as([127, 0, 0, 9]).await;
     other.send("GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
     assert_eq!(other.reply().await.status, 200);
-    // As is whoever closes one.
+    // A client that closes one has room again, too.
     held.pop();
     let again = async {
         while connect(&world, &config, "shop.localhost").await.is_err() {
@@ -191,7 +191,7 @@ async fn who_has_too_many_connections_is_turned_away_and_counted() {
     tokio::time::timeout(DEADLINE, again).await.expect("there is room again");
 }
 
-/// More than either side's buffers hold.
+/// The bodies are more than either side's buffers hold.
 #[tokio::test]
 async fn large_bodies_pass_both_ways() {
     const BYTES: usize = 3 * 1024 * 1024;

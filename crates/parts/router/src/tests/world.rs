@@ -1,5 +1,5 @@
-//! A router over records in memory, back ends that answer as they are told, and a client that
-//! reads exact bytes.
+//! A router over records in memory, back ends that answer as they are told, and a client that reads
+//! exact bytes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -124,7 +124,7 @@ pub struct World {
     _directory: tempfile::TempDir,
 }
 
-/// Tests of one process share its descriptors.
+/// Leaves at once, as the tests of one process share its descriptors.
 impl Drop for World {
     fn drop(&mut self) {
         self.router.leave(Duration::ZERO);
@@ -144,7 +144,7 @@ impl World {
         World::of(node(), threads, queue, |_| ())
     }
 
-    /// The router of `node`; `connect` comes before it reads the store.
+    /// Starts the router of `node`; `connect` comes before it reads the store.
     pub fn of(
         node: NodeId,
         threads: usize,
@@ -167,7 +167,7 @@ impl World {
         World::configured(node, &config, connect)
     }
 
-    /// With a port inside TLS, too.
+    /// Starts a router with a port inside TLS, too.
     pub fn secured(tls: Tls) -> World {
         World::secured_with(tls, 2, CONNECTIONS_MAX)
     }
@@ -221,23 +221,23 @@ impl World {
         self.records.change(&key.key(), Some(record::encode(record).into()));
     }
 
-    /// An application that serves its first release.
+    /// Adds an application that serves its first release.
     pub fn application(&self, spec: impl FnOnce(&mut ApplicationSpec), statics: Vec<StaticMount>) {
         self.application_set(spec, Recipe { statics, ..Recipe::default() }, Settings::default());
     }
 
-    /// One with ports of its own.
+    /// Adds an application with ports of its own.
     pub fn ported(&self, ports: Vec<PortRecipe>) {
         let recipe = Recipe { ports, ..Recipe::default() };
         self.application_set(|_| (), recipe, Settings::default());
     }
 
-    /// One whose requests are limited.
+    /// Adds an application whose requests are limited.
     pub fn limited(&self, requests: RequestLimits) {
         self.set(|settings| settings.requests = requests);
     }
 
-    /// One whose release has such settings.
+    /// Adds an application whose release has such settings.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) {
         let mut settings = Settings::default();
         change(&mut settings);
@@ -321,7 +321,7 @@ impl World {
         wait(|| shared.table.load().by_host(b"shop.localhost").is_some()).await;
     }
 
-    /// Whether the router says that nothing is in flight there.
+    /// Returns whether the router says that nothing is in flight there.
     pub fn is_drained(&self, slot: u32, generation: u64) -> bool {
         self.records.has(&TypedKey::Board(Board::Drained(instance(slot), generation)))
     }
@@ -330,15 +330,15 @@ impl World {
         Client(TcpStream::connect(self.router.public().unwrap()).await.unwrap())
     }
 
-    /// As a client with another address.
+    /// Connects as a client with another address.
     pub async fn connect_as(&self, address: [u8; 4]) -> Client {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((address, 0))).unwrap();
         Client(socket.connect(self.router.public().unwrap()).await.unwrap())
     }
 
-    /// As a client whose socket takes so much; the kernel counts twice that, what it needs itself
-    /// included.
+    /// Connects as a client whose socket takes `receive_buffer` bytes; the kernel counts twice
+    /// that, what it needs itself included.
     pub async fn connect_with(&self, receive_buffer: u32) -> Client {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(receive_buffer).unwrap();
@@ -352,7 +352,7 @@ impl World {
     }
 }
 
-/// Until it is so, within the deadline.
+/// Waits until it is so, within the deadline.
 pub async fn wait(mut is_so: impl FnMut() -> bool) {
     let poll = async {
         while !is_so() {
@@ -382,7 +382,7 @@ impl Client {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// One answer; panics where it is truncated.
+    /// Reads one answer; panics if it is truncated.
     pub async fn reply(&mut self) -> Reply {
         tokio::time::timeout(DEADLINE, self.try_reply(false)).await.unwrap().expect("an answer")
     }
@@ -427,7 +427,7 @@ impl Client {
     }
 }
 
-/// A back end: each connection is handed to `serve`.
+/// A back end, which hands each connection to `serve`.
 pub struct Backend {
     pub port: u16,
     pub connections: Arc<AtomicUsize>,
@@ -491,7 +491,7 @@ pub fn ok(body: &str) -> String {
 }
 
 impl Client {
-    /// A request with its body, by length or in chunks; none at the end.
+    /// Reads a request with its body, by length or in chunks; `None` at the end.
     pub async fn request(&mut self) -> Option<String> {
         let mut text = Vec::new();
         while !text.ends_with(b"\r\n\r\n") {

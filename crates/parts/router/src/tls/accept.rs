@@ -1,4 +1,4 @@
-//! The handshake with a client, and what is said to one that speaks plain HTTP here.
+//! The handshake with a client, and the answer to one that speaks plain HTTP here.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::stream::write_all;
 use crate::time_limit::within;
 use crate::wire::Wire;
 
-/// Over the slowest line; who takes longer holds a place for nothing.
+/// The time for the handshake over the slowest line; a client that takes longer holds a place for
+/// nothing.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// The first byte of TLS: a record of the handshake.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// The client's connection, and whether it chose HTTP/2. None where it spoke plain HTTP and has
-/// been told so.
+/// Returns the client's connection, and whether it chose HTTP/2; `None` if it spoke plain HTTP and
+/// has been told so.
 pub async fn accept(
     stream: Plain,
     config: Arc<ServerConfig>,
@@ -51,7 +52,7 @@ async fn first_byte(stream: &Plain) -> Result<u8> {
     }
 }
 
-/// Until both sides have finished, with all of it sent.
+/// Shakes hands until both sides have finished, with all of it sent.
 async fn handshake(mut stream: &Plain, tls: &mut ServerConnection) -> Result<()> {
     loop {
         while tls.wants_write() {

@@ -1,5 +1,5 @@
-//! What the router must know of its own certificate: for which names, and from when to when. As
-//! much DER as that takes.
+//! The facts that the router must know of its own certificate: for which names, and from when to
+//! when. It reads as much DER as that takes.
 
 use time::{Date, Month, OffsetDateTime, Time};
 
@@ -8,18 +8,18 @@ const OBJECT_ID: u8 = 0x06;
 const OCTETS: u8 = 0x04;
 const UTC_TIME: u8 = 0x17;
 const GENERAL_TIME: u8 = 0x18;
-/// `[0]`, before the serial number.
+/// The tag `[0]`, before the serial number.
 const VERSION: u8 = 0xa0;
-/// `[3]`, at the end.
+/// The tag `[3]`, at the end.
 const EXTENSIONS: u8 = 0xa3;
-/// 2.5.29.17
+/// The object identifier 2.5.29.17.
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
-/// `[2]` of a GeneralName.
+/// The tag `[2]` of a GeneralName.
 const DNS_NAME: u8 = 0x82;
 
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// In lower case.
+    /// The names in lower case.
     pub names: Vec<String>,
     pub not_before: OffsetDateTime,
     pub not_after: OffsetDateTime,
@@ -53,14 +53,14 @@ impl<'a> Der<'a> {
 }
 
 impl Facts {
-    /// None where it is no certificate.
+    /// Reads a certificate; `None` if it is none.
     pub fn read(certificate: &[u8]) -> Option<Facts> {
         let mut signed = Der(certificate).expect(SEQUENCE)?.expect(SEQUENCE)?;
         let (first, _) = signed.next()?;
         if first == VERSION {
             signed.next()?;
         }
-        // The algorithm, then who issued it.
+        // The algorithm comes first, then the issuer.
         signed.expect(SEQUENCE)?;
         signed.expect(SEQUENCE)?;
         let mut validity = signed.expect(SEQUENCE)?;
@@ -104,7 +104,7 @@ fn time(der: &mut Der<'_>) -> Option<OffsetDateTime> {
     let (year, rest) = match tag {
         UTC_TIME => {
             let year: i32 = text.get(..2)?.parse().ok()?;
-            // As RFC 5280 has it.
+            // RFC 5280 has it so.
             (year + if year < 50 { 2000 } else { 1900 }, text.get(2..)?)
         }
         GENERAL_TIME => (text.get(..4)?.parse().ok()?, text.get(4..)?),
@@ -130,7 +130,7 @@ mod tests {
     fn a_certificate_is_read() {
         let facts = Facts::read(&made()).unwrap();
         assert_eq!(facts.names, ["a.example", "*.b.example"]);
-        // What rcgen writes where nothing is said.
+        // This is what rcgen writes where nothing is said.
         assert_eq!((facts.not_before.year(), facts.not_after.year()), (1975, 4096));
     }
 

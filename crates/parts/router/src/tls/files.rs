@@ -15,10 +15,11 @@ use tokio_rustls::rustls::{Error, InconsistentKeys};
 
 use super::facts::Facts;
 
-/// More than any chain or key takes; a wrong path may lead to anything.
+/// The size of a file, in bytes, more than any chain or key takes; a wrong path may lead to
+/// anything.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Both in PEM form.
+/// The paths of a chain and its key, both in PEM form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The certificate, then those of the authorities that vouch for it.
@@ -27,7 +28,7 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// With the names that the certificate is for, in lower case.
+    /// Reads the pair, and the names that the certificate is for, in lower case.
     pub(super) fn read(&self) -> anyhow::Result<(Arc<CertifiedKey>, Vec<String>)> {
         let CertificateFiles { chain, key } = self;
         let text = read(chain).with_context(|| format!("the certificate {}", chain.display()))?;
@@ -92,7 +93,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).context("cannot be read")
 }
 
-/// How files were when somebody looked.
+/// The state of files when somebody looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen(Vec<Option<(SystemTime, u64, u64)>>);
 

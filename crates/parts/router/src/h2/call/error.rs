@@ -1,4 +1,4 @@
-//! What an error of the library means for whoever reads or writes a stream.
+//! The meaning of an error of the library for the reader or writer of a stream.
 
 use std::io::{Error, ErrorKind};
 

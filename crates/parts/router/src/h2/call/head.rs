@@ -20,7 +20,7 @@ pub struct Read {
     pub request: Request<()>,
     pub framing: Framing,
     pub length: usize,
-    /// What came of a body of known length, in one piece with the head's values.
+    /// The part of a body of known length that has come, in one piece with the head's values.
     pub content: Bytes,
 }
 
@@ -33,7 +33,7 @@ fn framing(headers: &[httparse::Header<'_>]) -> Framing {
     length.map_or(Framing::Empty, Framing::Length)
 }
 
-/// Of the head and of what came of its body, and the latter alone.
+/// Returns a copy of the head with what came of its body, and the latter alone.
 fn copy(bytes: &[u8], head: usize, framing: Framing) -> (Bytes, Bytes) {
     let content = match framing {
         Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
@@ -45,9 +45,9 @@ fn copy(bytes: &[u8], head: usize, framing: Framing) -> (Bytes, Bytes) {
     (copy, content)
 }
 
-/// One of `bytes`, whose `copy` all values share.
+/// Adds a field of `bytes`, whose `copy` all values share.
 fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, copy: &Bytes, bytes: &[u8]) {
-    // An empty one may lie elsewhere.
+    // An empty value may lie elsewhere.
     let at = header.value.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
     let value = match header.value.len() {
         0 => Bytes::new(),
@@ -59,7 +59,7 @@ fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, copy: &Bytes, byte
     }
 }
 
-/// A request to an instance, once all of its head is there.
+/// Reads a request to an instance, once all of its head is there.
 pub fn call(bytes: &[u8]) -> Result<Option<Read>> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
     let mut parsed = httparse::Request::new(&mut []);
@@ -90,12 +90,12 @@ pub fn call(bytes: &[u8]) -> Result<Option<Read>> {
             put(request.headers_mut(), header, &copy, bytes);
         }
     }
-    // They are passed on to whoever asked in a form that has them.
+    // Trailers are passed on to a client in a form that has them.
     request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
     Ok(Some(Read { request, framing, length, content }))
 }
 
-/// An instance's answer as HTTP/1.1, and whether its body is to be put into chunks.
+/// Writes an instance's answer as HTTP/1.1; returns whether its body is to be put into chunks.
 pub fn called(parts: &response::Parts, ended: bool, is_head: bool) -> (Bytes, bool) {
     let mut out = Vec::with_capacity(512);
     let status = parts.status;
@@ -121,7 +121,7 @@ pub fn called(parts: &response::Parts, ended: bool, is_head: bool) -> (Bytes, bo
     (out.into(), chunked)
 }
 
-/// The last chunk, and the trailers if there are any.
+/// Returns the last chunk, with the trailers if there are any.
 pub fn last_chunk(trailers: Option<HeaderMap>) -> Bytes {
     let Some(trailers) = trailers else { return Bytes::from_static(b"0\r\n\r\n") };
     let mut out = b"0\r\n".to_vec();
@@ -134,7 +134,7 @@ pub fn last_chunk(trailers: Option<HeaderMap>) -> Bytes {
     out.into()
 }
 
-/// Those of a body that has come to its end.
+/// Returns the trailers of a body that has come to its end.
 pub fn trailers(chunks: &Chunks) -> Result<HeaderMap> {
     let mut fields = HeaderMap::new();
     let put = |name: &str, value: &[u8]| {

@@ -1,4 +1,4 @@
-//! What an instance answers, as HTTP/1.1.
+//! The answer of an instance, as HTTP/1.1.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
@@ -13,7 +13,7 @@ use super::error::broken;
 use super::head;
 
 pub struct Incoming {
-    /// To be read next: an answer's head, or a frame with its framing as a chunk.
+    /// The pieces to be read next: an answer's head, or a frame with its framing as a chunk.
     ready: VecDeque<Bytes>,
     /// Bytes of the sender's window that come back to it once `ready` is read.
     owed: usize,
@@ -29,7 +29,8 @@ enum Source {
         is_head: bool,
     },
     Body(RecvStream),
-    /// Kept until all was read: its window belongs to the others on the connection, too.
+    /// The stream has ended; it is kept until all was read, as its window belongs to the others on
+    /// the connection, too.
     Ended(Option<RecvStream>),
     Broken,
 }
@@ -47,7 +48,7 @@ impl Incoming {
         self.ready.iter().map(Bytes::len).sum()
     }
 
-    /// What is ready, as far as there is room.
+    /// Reads what is ready, as far as there is room.
     pub fn take(&mut self, room: &mut [u8]) -> usize {
         let mut count = 0;
         while let Some(piece) = self.ready.front_mut() {
@@ -64,13 +65,13 @@ impl Incoming {
         if owed > 0
             && let Source::Body(body) | Source::Ended(Some(body)) = &mut self.source
         {
-            // It fails where the stream is over, and with it its window.
+            // This fails if the stream is over, and with it its window.
             body.flow_control().release_capacity(owed).ok();
         }
         count
     }
 
-    /// Whether something is ready; false at the end.
+    /// Resolves to whether something is ready; false at the end.
     pub fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool>> {
         while self.ready.is_empty() {
             match &mut self.source {

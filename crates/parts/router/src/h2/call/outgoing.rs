@@ -1,4 +1,4 @@
-//! What an instance is asked: HTTP/1.1, taken apart into frames.
+//! The request that an instance is asked: HTTP/1.1, taken apart into frames.
 
 use std::io::{Error, ErrorKind, Result};
 use std::task::{Context, Poll, Waker, ready};
@@ -12,14 +12,14 @@ use super::head;
 use router_core::h2::answer::Framing;
 use router_core::h2::text::{BodyText, HeadText, Piece, Took};
 
-/// Copied at once; frames are smaller.
+/// Bytes copied at once; frames are smaller.
 const PIECE_BYTES_MAX: usize = 32 * 1024;
 
 pub struct Outgoing {
     sender: Sender,
     head: HeadText,
     body: BodyText,
-    /// The answer to a request that was sent just now, for whoever reads it.
+    /// The answer to a request that was sent just now, for its reader.
     asked: Option<(ResponseFuture, bool)>,
 }
 
@@ -54,7 +54,7 @@ impl Outgoing {
         }
     }
 
-    /// How many of the bytes were used: at least one.
+    /// Writes bytes, and returns how many were used: at least one.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         match &mut self.sender {
             Sender::Call(_) => Poll::Ready(self.head(bytes)),
@@ -72,7 +72,7 @@ impl Outgoing {
         Ok(used)
     }
 
-    /// Sends it, and what came of its body. Says how long they were.
+    /// Sends the head and what came of its body; returns how long they were.
     fn whole_head(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
         let Sender::Call(sender) = &mut self.sender else { return Ok(None) };
         let Some(read) = head::call(bytes)? else { return Ok(None) };
@@ -93,7 +93,7 @@ impl Outgoing {
         self.sender = if ended { Sender::Finished } else { Sender::Body(body) };
     }
 
-    /// As much of this, which is of a body of known length, as the windows admit.
+    /// Sends as much of a body of known length as the windows admit.
     fn send_now(&mut self, content: Bytes) -> Result<usize> {
         if content.is_empty() {
             return Ok(0);
@@ -153,7 +153,7 @@ impl Outgoing {
         what(body).map_err(|error| self.fail(error))
     }
 
-    /// What the other side's windows admit, at least a byte.
+    /// Returns how many bytes the other side's windows admit, at least one.
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<usize>> {
         let Sender::Body(body) = &mut self.sender else {
             return Poll::Ready(Err(ErrorKind::BrokenPipe.into()));

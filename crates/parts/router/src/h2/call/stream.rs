@@ -41,7 +41,7 @@ impl Ways for Call {
         self.incoming.borrow_mut().poll_more(cx)
     }
 
-    /// An instance's end is one.
+    /// Returns true: the end of an instance's answer is one for the reader.
     fn has_ended(&self) -> bool {
         true
     }
@@ -59,7 +59,7 @@ impl Ways for Call {
         result
     }
 
-    /// The message says by itself where it ends.
+    /// Does nothing: the message says by itself where it ends.
     fn finish(&self) {}
 
     fn cut(&self) {

@@ -127,7 +127,7 @@ impl Answer {
         Ok(used)
     }
 
-    /// Sends it, and what came of its body. Says how long they were.
+    /// Sends the head and what came of its body; returns how long they were.
     fn whole_head(
         &mut self,
         stream: &ClientStream,

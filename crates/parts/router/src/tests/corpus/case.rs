@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Fewer files than once were written would pass unnoticed.
+/// The fewest cases: fewer files than once were written would pass unnoticed.
 const REQUESTS_MIN: usize = 300;
 const ANSWERS_MIN: usize = 60;
 
@@ -35,7 +35,7 @@ pub fn place() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/corpus")
 }
 
-/// One file.
+/// The case that one file describes.
 pub struct Case {
     pub path: PathBuf,
     pub name: String,
@@ -44,7 +44,7 @@ pub struct Case {
     pub got: Vec<u8>,
     /// The words after `=`.
     pub outcome: Vec<String>,
-    /// What follows a `=` line and a colon.
+    /// The text that follows a `=` line and a colon.
     pub body: Option<Vec<u8>>,
     /// The lines about the router, and those about others, as they stand there.
     pub own: String,

@@ -11,7 +11,7 @@ use super::super::world::{Backend, Client, ok};
 const HEAD_ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
 const READ_BYTES: usize = 16 << 10;
 
-/// What it does after its bytes.
+/// The act of the instance after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     Keeps,
@@ -30,7 +30,7 @@ impl Then {
     }
 }
 
-/// How it answers each request.
+/// The way in which it answers each request.
 #[derive(Clone, Debug)]
 pub enum Answer {
     Hello,
@@ -65,14 +65,14 @@ impl Instance {
         Instance { backend: backend.await, scene }
     }
 
-    /// Another case begins: connections of the one before are closed.
+    /// Begins another case: connections of the one before are closed.
     pub fn begin(&self, answer: Answer) {
         let over = CancellationToken::new();
         let mut scene = self.scene.lock().unwrap();
         std::mem::replace(&mut *scene, Scene { answer, got: Vec::new(), over }).over.cancel();
     }
 
-    /// What came so far is none of what comes now.
+    /// Forgets what came so far, which is none of what comes now.
     pub fn forget(&self) {
         self.scene.lock().unwrap().got.clear();
     }
@@ -116,7 +116,8 @@ async fn serve(mut client: Client, scene: &Mutex<Scene>) {
     }
 }
 
-/// Where the first request of these bytes ends, in whatever framing it came; none before that.
+/// Returns where the first request of these bytes ends, in whatever framing it came; `None` before
+/// that.
 pub fn request_bytes(bytes: &[u8]) -> Option<usize> {
     let end = b"\r\n\r\n";
     let find = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).position(|at| at == part);

@@ -1,5 +1,5 @@
-//! What real proxies do with each case: played to the installed nginx and HAProxy, and compared
-//! with what stands in the case's file. `CORTEX_RECORD_PEERS=1` writes that anew.
+//! The behaviour of real proxies in each case: it is played to the installed nginx and HAProxy, and
+//! compared with what stands in the case's file. `CORTEX_RECORD_PEERS=1` writes that anew.
 
 mod play;
 mod records;
@@ -24,14 +24,14 @@ const RECORD: &str = "CORTEX_RECORD_PEERS";
 const HOW: &str = "CORTEX_RECORD_PEERS=1 cargo test -p cortex --lib real_peers";
 /// Servers of each kind: a case waits more than it works.
 const LANES: usize = 4;
-/// How often each case is played to be recorded: a peer may do now this, now that.
+/// Rounds in which each case is played to be recorded: a peer may do now this, now that.
 const ROUNDS: usize = 10;
-/// How often what differs is played again.
+/// Rounds in which what differs is played again.
 const REPLAYS: usize = 3;
-/// All of one case, on a machine that has other things to do.
+/// The time for all of one case, on a machine that has other things to do.
 const CASE_TIME_MAX: Duration = Duration::from_secs(150);
 
-/// Those that are nobody's yet are taken by whichever of a few servers is free.
+/// Plays all cases; a server that is free takes one that is nobody's yet.
 async fn play_all(kind: Kind, cases: &[(Folder, Case)]) -> Vec<Verdict> {
     let next = Cell::new(0);
     let lanes = (0..LANES).map(async |_| {
@@ -49,7 +49,7 @@ async fn play_all(kind: Kind, cases: &[(Folder, Case)]) -> Vec<Verdict> {
     verdicts.into_iter().map(|(_, verdict)| verdict).collect()
 }
 
-/// What each peer does with each case.
+/// Returns what each peer does with each case.
 async fn play_both(cases: &[(Folder, Case)]) -> Vec<[Verdict; 2]> {
     let (nginx, haproxy) =
         tokio::join!(play_all(Kind::Nginx, cases), play_all(Kind::Haproxy, cases));
@@ -78,7 +78,7 @@ async fn record_all(cases: &[(Folder, Case)], versions: &[String; 2]) {
     record_table(&without_folders(&all()), versions);
 }
 
-/// Those that are not as they are recorded, once more.
+/// Plays the cases once more that are not as they are recorded.
 async fn replay(cases: &[(Folder, Case)], verdicts: &mut [[Verdict; 2]]) {
     for (peer, kind) in Kind::ALL.into_iter().enumerate() {
         let server = Server::start(kind).await;
@@ -99,7 +99,7 @@ async fn real_peers_do_with_each_case_what_is_recorded() {
         return;
     }
     let mut verdicts = play_both(&cases).await;
-    // What differs is seen again before it is believed: a starved machine delivers bytes late.
+    // A difference is seen again before it is believed: a starved machine delivers bytes late.
     for _ in 0..REPLAYS {
         if differences(&without_folders(&cases), &verdicts).is_empty() {
             return;

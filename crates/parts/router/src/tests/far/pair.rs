@@ -24,14 +24,14 @@ pub fn far_node() -> NodeId {
     "n2".parse().unwrap()
 }
 
-/// One node's port and what it knows of the others'.
+/// One node's port, and what it knows of the others'.
 struct Port {
     tls: ClusterTls,
     ports: Arc<Mutex<BTreeMap<NodeId, SocketAddr>>>,
     take: Arc<OnceLock<Take>>,
     down: watch::Sender<BTreeSet<NodeId>>,
     calls: AtomicUsize,
-    /// Callers are cut off after the handshake.
+    /// Whether callers are cut off after the handshake.
     loses: Arc<AtomicBool>,
 }
 
@@ -133,7 +133,7 @@ impl Pair {
         self.near.router.shared.table.load().by_host(b"shop.localhost").cloned()
     }
 
-    /// Until both know their own instances, and `near` the other's.
+    /// Waits until both know their own instances, and `near` the other's.
     pub async fn routed(&self) {
         let far = self.far.router.shared.clone();
         let own = || {
@@ -160,7 +160,7 @@ impl Pair {
         self.application().is_some_and(|one| one.unreachable && one.far.is_empty())
     }
 
-    /// Connections that `near` made to `far`.
+    /// Returns the number of connections that `near` made to `far`.
     pub fn calls(&self) -> usize {
         self.near_port.calls.load(Ordering::SeqCst)
     }
@@ -169,7 +169,7 @@ impl Pair {
         self.far_port.loses.store(loses, Ordering::SeqCst);
     }
 
-    /// What `near` hears of others.
+    /// Tells `near` which nodes are down.
     pub fn down(&self, nodes: &[NodeId]) {
         self.near_port.down.send_replace(nodes.iter().cloned().collect());
     }

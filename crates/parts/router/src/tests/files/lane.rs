@@ -13,13 +13,13 @@ use crate::connection::run::QUICK_IN_A_ROW;
 use crate::tests::world::{Client, DEADLINE, World, wait};
 
 const PAGE: &str = "GET /page.txt HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
-/// Whoever has room for an answer is answered sooner.
+/// The time for an answer; a client that has room for it is answered sooner.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
-/// More than it takes to be in the lane.
+/// Requests for files, more than it takes to be in the lane.
 const FILES: usize = QUICK_IN_A_ROW as usize + 2;
 
 impl Site {
-    /// One that is in the lane.
+    /// Returns a client that is in the lane.
     async fn guest(&self) -> Client {
         let mut client = self.world.connect().await;
         for _ in 0..FILES {
@@ -67,7 +67,7 @@ async fn whoever_asks_for_something_else_gets_that_and_comes_back() {
             assert_eq!(client.reply().await.text(), "page");
         }
     }
-    // A head in two pieces: the first has been read when the second comes.
+    // The head comes in two pieces: the first has been read when the second comes.
     let (first, second) = PAGE.split_at(20);
     client.send(first).await;
     let mut sent = client.0;
@@ -83,7 +83,7 @@ async fn whoever_asks_for_something_else_gets_that_and_comes_back() {
     site.counted(requests + 2).await;
 }
 
-/// Bytes that the other side's kernel has not taken, or nobody there has read yet.
+/// Returns how many bytes the other side's kernel has not taken, or nobody there has read yet.
 fn unread(client: &TcpStream) -> usize {
     let (near, far) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -105,7 +105,7 @@ async fn whoever_asks_for_nothing_any_more_is_let_go() {
     let site = Site::on(World::new(), &[("page.txt", b"page")], limits).await;
     let (mut first, mut second) = (site.guest().await, site.guest().await);
     let ended = |client: &mut Client| client.0.try_read(&mut [0; 8]).is_ok_and(|count| count == 0);
-    // One that goes on asking stays.
+    // A client that goes on asking stays.
     while !ended(&mut first) {
         second.send(PAGE).await;
         assert_eq!(second.reply().await.text(), "page");
@@ -115,7 +115,7 @@ async fn whoever_asks_for_nothing_any_more_is_let_go() {
 
 #[tokio::test]
 async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
-    // So many that the ends of some are there before their requests are read.
+    // There are so many that the ends of some are there before their requests are read.
     const CLIENTS: usize = 100;
     let world = World::with_threads(1);
     let site = Site::on(world, &[("page.txt", b"page")], RequestLimits::default()).await;
@@ -127,7 +127,7 @@ async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
         }
         for mut client in clients {
             let mut rest = String::new();
-            // Long before a client that asks for nothing is let go.
+            // This is long before a client that asks for nothing is let go.
             let end = tokio::time::timeout(DEADLINE, client.0.read_to_string(&mut rest)).await;
             end.expect("its end in time").unwrap();
             assert_eq!(rest.matches("\r\n\r\npage").count(), request.matches("GET").count());
@@ -137,7 +137,8 @@ async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
 
 #[tokio::test]
 async fn whoever_reads_late_gets_all_of_it() {
-    // Most of what sockets hold, more than they hold, and behind that.
+    // These ask for most of what sockets hold, for more than they hold, and for what comes behind
+    // that.
     const AHEAD: usize = 50;
     const ASKED_MAX: usize = 1_000;
     const REST: usize = 20;
@@ -149,11 +150,12 @@ async fn whoever_reads_late_gets_all_of_it() {
         client.send(PAGE).await;
         assert_eq!(client.reply().await.body, content);
     }
-    // At once, so that what the thread knows of the file is new when there is no more room.
+    // They are sent at once, so that what the thread knows of the file is new when there is no more
+    // room.
     client.send(&PAGE.repeat(AHEAD)).await;
     let mut asked = FILES + AHEAD;
     site.counted(asked).await;
-    // One at a time, until there is none.
+    // One is sent at a time, until there is no room.
     loop {
         client.send(PAGE).await;
         asked += 1;

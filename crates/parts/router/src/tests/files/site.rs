@@ -9,7 +9,7 @@ use super::{Site, field};
 use crate::tests::world::{World, app, release_id};
 
 impl Site {
-    /// Nothing runs. `directory` is what is served of the release.
+    /// Starts a site where nothing runs. `directory` is what is served of the release.
     async fn alone(
         directory: &str,
         fallback: Option<&str>,
@@ -35,7 +35,7 @@ impl Site {
         Site { world, public, _application: None }
     }
 
-    /// Each twice: what was asked for just now is known.
+    /// Asks for each twice: what was asked for just now is known.
     async fn check(&self, cases: &[(&str, u16, &str)]) {
         for (path, status, text) in cases.iter().chain(cases) {
             let reply = self.get(path, "").await;

@@ -31,7 +31,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// `GET PATH` of the shop, as literals that no table holds.
+/// Returns `GET PATH` of the shop, as literals that no table holds.
 fn get(path: &str) -> Vec<u8> {
     let mut block = vec![0x82, 0x86];
     for (index, value) in [(4, path), (1, "shop.localhost")] {
@@ -43,7 +43,7 @@ fn get(path: &str) -> Vec<u8> {
 
 struct Raw(TcpStream);
 
-/// What the router sent, as far as it says how things end.
+/// The part of what the router sent that says how things end.
 #[derive(Debug, Default)]
 struct Seen {
     went_away: Option<u32>,
@@ -89,7 +89,7 @@ impl Raw {
         }
     }
 
-    /// Sends these again and again; what the router makes of it in the end.
+    /// Sends these again and again; returns what the router makes of it in the end.
     async fn flood(self, mut next: impl FnMut(u32) -> Vec<u8>) -> Seen {
         let (mut reading, mut writing) = self.0.into_split();
         let sending = async move {
@@ -120,7 +120,7 @@ impl Raw {
     }
 }
 
-/// The others are served as if nothing was.
+/// Checks that the others are served as if nothing was.
 async fn serves(world: &World) {
     let mut calls = Calls::to(world).await;
     assert_eq!(calls.get("/").await.status, 200);
@@ -145,7 +145,7 @@ async fn requests_that_are_given_up_at_once_are_too_many_soon() {
             both
         })
         .await;
-    // Where the goodbye was lost with the connection, its end remains.
+    // If the goodbye was lost with the connection, its end remains.
     assert!(matches!(seen.went_away, None | Some(ENHANCE_YOUR_CALM)), "{seen:?}");
     assert!(backend.connections.load(Ordering::SeqCst) < 2_000);
     serves(&world).await;
@@ -172,11 +172,11 @@ async fn floods_of_what_brings_nothing_on_are_stopped() {
 #[tokio::test]
 async fn a_head_that_never_ends_is_not_kept() {
     let (_backend, world) = place().await;
-    // Small pieces, then pieces as large as a frame may be.
+    // Small pieces come first, then pieces as large as a frame may be.
     for size in [1, 16 * 1024] {
         let mut raw = Raw::to(&world, &[]).await;
         raw.0.write_all(&frame(HEADERS, END_STREAM, 1, &get("/"))).await.unwrap();
-        // A literal of a name and a value that are new each time.
+        // This is a literal of a name and a value that are new each time.
         let mut field = vec![0x00, 0x01, b'a', 0x7f, 0x80, 0x7d];
         field.resize(size.max(field.len()), b'v');
         let piece = frame(CONTINUATION, 0, 1, &field);
@@ -191,7 +191,7 @@ async fn a_head_that_is_too_large_is_refused() {
     let (backend, world) = place().await;
     let mut raw = Raw::to(&world, &[]).await;
     let mut block = get("/");
-    // Index 62 of the table, which is put there once and named many times.
+    // This is index 62 of the table, which is put there once and named many times.
     block.extend([0x40, 1, b'x', 0x7f, 0x81, 0x1e]);
     block.extend([b'v'; 127 + 0x81 - 0x80 + 0x1e * 128]);
     block.extend([0xbe; 2000]);
@@ -211,7 +211,7 @@ async fn a_client_that_takes_nothing_holds_little() {
     let body = "x".repeat(4 * 1024 * 1024);
     let backend = Backend::answering(move |_| ok(&body)).await;
     let world = in_front_of(&backend).await;
-    // INITIAL_WINDOW_SIZE of zero.
+    // This is INITIAL_WINDOW_SIZE of zero.
     let mut raw = Raw::to(&world, &[0, 4, 0, 0, 0, 0]).await;
     for number in 0..STREAMS {
         let request = frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &get("/"));
@@ -220,7 +220,7 @@ async fn a_client_that_takes_nothing_holds_little() {
     let mut seen = Seen::default();
     in_time(raw.see(&mut seen, |seen| seen.answers == STREAMS as usize)).await;
     assert_eq!(seen.data, 0, "{seen:?}");
-    // A byte for each, and then all of one of them.
+    // Each gets a byte, and then one of them all the rest.
     for number in 0..STREAMS {
         let update = frame(WINDOW_UPDATE, 0, 2 * number + 1, &1_u32.to_be_bytes());
         raw.0.write_all(&update).await.unwrap();
@@ -232,7 +232,7 @@ async fn a_client_that_takes_nothing_holds_little() {
     serves_others(&world).await;
 }
 
-/// What the instance has said waits here; it takes one request at a time.
+/// The instance's answer waits here, and the instance takes one request at a time.
 #[tokio::test]
 async fn a_client_that_takes_nothing_keeps_no_instance() {
     const PATHS: [&str; 5] = ["/short", "/long", "/long", "/short", "/short"];

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use super::super::world::World;
 use super::{Calls, asking, in_time, piece, send, whole};
 
-/// One that says back what it gets, piece by piece, with trailers.
+/// An instance that says back what it gets, piece by piece, with trailers.
 struct Instance {
     port: u16,
     connections: Arc<AtomicUsize>,
@@ -151,7 +151,7 @@ async fn trailers_of_requests_get_there() {
     let mut asked = HeaderMap::new();
     asked.insert("x-sum", "9".parse().unwrap());
     asked.insert("x-forwarded-for", "10.0.0.1".parse().unwrap());
-    // Before the answer has begun, and after.
+    // This happens before the answer has begun, and after.
     for begun in [false, true] {
         let (answer, mut sending) = calls.begin(asking("POST", "/echo"), false);
         sending.send_data("one".into(), false).unwrap();
@@ -194,7 +194,7 @@ async fn clients_of_the_older_version_get_there_too() {
     assert_eq!(in_time(client.try_reply(true)).await.unwrap().status, 200);
     assert_eq!(instance.connections.load(Ordering::SeqCst), 1);
     drop(instance);
-    // What is gone is not waited for: it is asked for elsewhere.
+    // An instance that is gone is not waited for: another one is asked.
     let other = Instance::start().await;
     world.claim(2, None, &[(1, Ready, other.port)]);
     let mut calls = Calls::to(&world).await;

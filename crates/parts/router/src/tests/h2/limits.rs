@@ -82,7 +82,7 @@ async fn a_body_that_trickles_is_not_waited_for_to_its_end() {
                 Err(_) if pieces == PIECES => panic!("all of it was taken"),
                 Err(_) => pieces += 1,
             }
-            // It fails once the answer is on its way.
+            // This fails once the answer is on its way.
             body.send_data(Bytes::from_static(b"x"), false).ok();
         };
         assert_eq!(answer.status(), 408, "{length:?}");

@@ -17,7 +17,7 @@ async fn on_one_thread(limits: RequestLimits) -> Site {
     Site::on(World::with_threads(1), limits).await
 }
 
-/// As much of the answer as the instance sends before it waits.
+/// Reads as much of the answer as the instance sends before it waits.
 async fn half_of_it(client: &mut Client) -> Vec<u8> {
     client.send(&get("/long-slowly")).await;
     let mut text = Vec::new();
@@ -27,7 +27,7 @@ async fn half_of_it(client: &mut Client) -> Vec<u8> {
     text
 }
 
-/// Its connection was reset: nobody takes what came for whole.
+/// Checks that the connection was reset: nobody takes what came for whole.
 async fn is_cut(client: &mut Client) {
     let mut rest = Vec::new();
     let end = tokio::time::timeout(DEADLINE, client.0.read_to_end(&mut rest)).await;
@@ -71,7 +71,7 @@ async fn a_long_answer_passes_as_it_comes() {
     let site = on_one_thread(RequestLimits::default()).await;
     let mut client = site.guest().await;
     let mut text = half_of_it(&mut client).await;
-    // Asked before the answer is whole.
+    // This is asked before the answer is whole.
     client.send(&get("/")).await;
     site.means.gate.add_permits(1);
     while text.iter().filter(|byte| **byte == b'x').count() < LONG {
@@ -81,7 +81,7 @@ async fn a_long_answer_passes_as_it_comes() {
     let (head, rest) = text.split_at(text.windows(4).position(|at| at == b"\r\n\r\n").unwrap() + 4);
     assert!(head.starts_with(b"HTTP/1.1 200 OK\r\n"));
     assert!(rest.starts_with(body_of("/long").as_bytes()));
-    // Some of the next one may have come with it.
+    // Some of the next answer may have come with it.
     let mut next = String::from_utf8(rest[LONG..].to_vec()).unwrap();
     while !next.ends_with("\r\n\r\nwell") {
         next.push(client.0.read_u8().await.unwrap().into());

@@ -15,7 +15,7 @@ use super::server::Server;
 
 const READ_BYTES: usize = 16 << 10;
 
-/// What a client got, and how that ended.
+/// The bytes that a client got, and how that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
     pub bytes: Vec<u8>,
@@ -31,11 +31,11 @@ pub enum End {
 #[derive(Debug)]
 pub struct Played {
     pub answered: Answered,
-    /// The peer ended the connection, and not only after its client had.
+    /// Whether the peer ended the connection, and not only after its client had.
     pub by_itself: bool,
     /// All that the instance got.
     pub got: Vec<u8>,
-    /// The next client's request came on a connection that was there.
+    /// Whether the next client's request came on a connection that was there.
     pub reused: bool,
 }
 
@@ -75,7 +75,7 @@ impl Asking {
             }
         });
         let mut asking = Asking { writer, answered, reading };
-        // Whoever is refused may be cut off while it still sends.
+        // A client that is refused may be cut off while it still sends.
         asking.writer.write_all(bytes).await.ok();
         asking
     }
@@ -94,7 +94,7 @@ impl Asking {
     }
 }
 
-/// Of a case that takes longer than `limit`, its name is told.
+/// Plays a case; tells its name if it takes longer than `limit`.
 pub async fn play(server: &Server, folder: Folder, case: &Case, limit: Duration) -> Played {
     let playing = async {
         match folder {

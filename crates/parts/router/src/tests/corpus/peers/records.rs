@@ -1,4 +1,4 @@
-//! Where it stands what peers do: in each case's file, and counted in the manual.
+//! The records of what peers do: in each case's file, and counted in the manual.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,17 +8,17 @@ use super::super::case::Case;
 use super::server::Kind;
 use super::verdict::{Class, Verdict};
 
-/// Between these lines of the manual stands what came out.
+/// The lines of the manual between which the results stand.
 const TABLE_START: &str = "<!-- peers: written by the test -->\n";
 const TABLE_END: &str = "<!-- /peers -->\n";
 
-/// Of a line of the manual.
+/// The columns of a line of the manual.
 const COLUMNS_MAX: usize = 104;
 
-/// What each peer does with a case, in the order of `Kind::ALL`: as a rule one thing.
+/// The ways in which each peer treats a case, in the order of `Kind::ALL`: as a rule one.
 pub type Habits = [Vec<String>; 2];
 
-/// As they stand in the case's file.
+/// Returns the habits as they stand in the case's file.
 pub fn recorded(case: &Case) -> Habits {
     Kind::ALL.map(|kind| {
         let mut habits: Vec<String> = Vec::new();
@@ -34,7 +34,7 @@ pub fn recorded(case: &Case) -> Habits {
     })
 }
 
-/// Another way that a peer treats a case; the one to be feared most stands first.
+/// Adds another way that a peer treats a case; the one to be feared most stands first.
 pub fn add(habits: &mut Habits, verdicts: &[Verdict; 2]) {
     for ((kind, verdict), known) in Kind::ALL.iter().zip(verdicts).zip(habits) {
         let lines = verdict.lines(kind.name());
@@ -50,12 +50,12 @@ fn class(lines: &str) -> Option<Class> {
     Class::ALL.into_iter().find(|class| class.word() == word)
 }
 
-/// Whether this is a habit of that peer.
+/// Returns whether this is a habit of that peer.
 pub fn is_recorded(case: &Case, peer: usize, verdict: &Verdict) -> bool {
     recorded(case)[peer].contains(&verdict.lines(Kind::ALL[peer].name()))
 }
 
-/// What is not as it is recorded.
+/// Returns what is not as it is recorded.
 pub fn differences(cases: &[&Case], verdicts: &[[Verdict; 2]]) -> Vec<String> {
     let mut differing = Vec::new();
     for (case, verdicts) in cases.iter().zip(verdicts) {
@@ -83,7 +83,7 @@ pub fn record_table(cases: &[&Case], versions: &[String; 2]) {
     fs::write(manual_path(), format!("{}{table}{}", manual.before, manual.after)).unwrap();
 }
 
-/// Which versions it was that are recorded.
+/// Returns the versions that are recorded.
 pub fn recorded_versions() -> [String; 2] {
     manual().versions()
 }
@@ -119,7 +119,7 @@ impl Manual {
     }
 }
 
-/// By what is recorded; of several habits the first counts.
+/// Returns the table of what is recorded; of several habits the first counts.
 fn table(cases: &[&Case], versions: &[String; 2]) -> String {
     let titles = Kind::ALL.iter().zip(versions);
     let titles: String = titles.map(|(kind, of)| format!(" {} {of} |", kind.title())).collect();

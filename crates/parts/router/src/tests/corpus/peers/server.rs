@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::super::instance::{Answer, Instance};
 
-/// Servers are often where an ordinary user's search path does not lead.
+/// The directories of servers, which are often where an ordinary user's search path does not lead.
 const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/usr/local/bin", "/usr/bin"];
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
-/// It slept each time that one looked, and nothing came of it: then it waits for others.
+/// Looks after which a server waits for others: it slept each time, and nothing came of it.
 const LOOKS: usize = 5;
-/// One that never comes to rest is a failure with a name.
+/// The time to come to rest; a server that never does is a failure with a name.
 const REST_TIME_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Kind; 2] = [Kind::Nginx, Kind::Haproxy];
 
-    /// Of the program, of its Debian package and in the records.
+    /// Returns the name of the program, of its Debian package and in the records.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Nginx => "nginx",
@@ -48,7 +48,8 @@ impl Kind {
         found.unwrap_or_else(|| panic!("there is no {name}: apt-get install {name}"))
     }
 
-    /// As it says itself: `nginx version: nginx/1.22.1`, `HAProxy version 2.6.12-1 2026/…`.
+    /// Returns the version as the program says itself: `nginx version: nginx/1.22.1`,
+    /// `HAProxy version 2.6.12-1 2026/…`.
     pub fn version(self) -> String {
         let output = Command::new(self.program()).arg("-v").output().unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -65,7 +66,7 @@ impl Kind {
     }
 }
 
-/// Ended when it is dropped.
+/// A running server, ended when it is dropped.
 pub struct Server {
     pub port: u16,
     pub instance: Instance,
@@ -119,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Until it waits for others: whatever it was sent, it has done what it does about that.
+    /// Waits until the server sleeps: it has done all that it does about what it was sent.
     pub async fn rest(&self, seen: impl Fn() -> usize) {
         let deadline = Instant::now() + REST_TIME_MAX;
         let (mut looks, mut before) = (0, None);
@@ -137,7 +138,7 @@ impl Server {
         (self.instance.got_bytes(), connections.load(std::sync::atomic::Ordering::SeqCst))
     }
 
-    /// How often it was given a processor so far; none while it is running or may run.
+    /// Returns how often it was given a processor so far; `None` while it is running or may run.
     fn times_run_if_asleep(&self) -> Option<u64> {
         let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.child.id()));
         let stat = of("stat").expect("it runs");

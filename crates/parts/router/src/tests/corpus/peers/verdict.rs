@@ -1,4 +1,5 @@
-//! What a peer did with a case, beside what the router does with it, in a word or two.
+//! The verdict on what a peer did with a case, beside what the router does with it, in a word or
+//! two.
 
 use std::fmt::Write;
 
@@ -10,7 +11,7 @@ use super::super::case::{Case, Folder};
 use super::super::instance::request_bytes;
 use super::play::{Answered, End, Played};
 
-/// In the order of what a reader should look at first.
+/// The classes of verdicts, in the order of what a reader should look at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// It passes on what the router would refuse to read: two readers may read it in two ways.
@@ -39,7 +40,7 @@ impl Class {
         }
     }
 
-    /// In the manual.
+    /// Returns what the manual says of the class.
     pub fn means(self) -> &'static str {
         match self {
             Class::Unsafe => "passed on in a form that the router would refuse to read",
@@ -54,14 +55,14 @@ impl Class {
 #[derive(Clone)]
 pub struct Verdict {
     pub class: Class,
-    /// Statuses and ends, as in the line `=`.
+    /// The statuses and ends, as in the line `=`.
     words: String,
-    /// What came out at the other side, where that is of interest.
+    /// The bytes that came out at the other side, where they are of interest.
     shown: Vec<u8>,
 }
 
 impl Verdict {
-    /// As it stands in the case's file.
+    /// Returns the verdict as it stands in the case's file.
     pub fn lines(&self, name: &str) -> String {
         let mut text = format!("{name}: {} {}", self.class.word(), self.words);
         text.truncate(text.trim_end().len());
@@ -169,13 +170,13 @@ fn unless_same(words: &[String], ours: &[String]) -> String {
 #[derive(Debug, PartialEq, Eq)]
 struct Meaning {
     line: String,
-    /// By name; those of one name in their order.
+    /// The fields by name; those of one name in their order.
     fields: Vec<(String, String)>,
     body: Vec<u8>,
     trailers: Vec<u8>,
 }
 
-/// Said of the connection, of the frame and of who asks.
+/// The fields that speak of the connection, of the frame and of who asks.
 const OF_EACH: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -187,7 +188,7 @@ const OF_EACH: [&str; 8] = [
     "expect",
 ];
 
-/// Of the requests that came whole.
+/// Returns the meanings of the requests that came whole.
 fn meanings(mut bytes: &[u8]) -> Vec<Meaning> {
     let mut meanings = Vec::new();
     while let Some(length) = request_bytes(bytes) {
@@ -239,7 +240,7 @@ fn meaning(bytes: &[u8]) -> Meaning {
     Meaning { line, fields, body, trailers }
 }
 
-/// The router itself would read all of it.
+/// Returns whether the router itself would read all of it.
 fn is_sound(mut bytes: &[u8]) -> bool {
     let origin = Origin {
         peer: [127, 0, 0, 1].into(),
@@ -250,7 +251,7 @@ fn is_sound(mut bytes: &[u8]) -> bool {
     };
     loop {
         match parse_request(bytes, &origin, &mut Vec::new()) {
-            // Others are a matter of limits and of what is served at all.
+            // Other statuses are a matter of limits and of what is served at all.
             Err(refusal) if [400, 505].contains(&refusal.0) => return false,
             Ok(Some(mut head)) => {
                 let rest = &bytes[head.length..];
@@ -302,7 +303,7 @@ impl Reply {
     }
 }
 
-/// What an answer is that lacks something.
+/// Returns the state of an answer that lacks something.
 fn early(answered: &Answered) -> State {
     if answered.end.is_some() { State::Cut } else { State::Waits }
 }
@@ -339,18 +340,19 @@ fn replies(answered: &Answered, head: bool) -> Vec<Reply> {
     replies
 }
 
-/// Without what each says of itself and of the time.
+/// Returns an answer without what each server says of itself and of the time.
 fn plain(bytes: &[u8]) -> Vec<u8> {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let of_itself = |line: &&[u8]| !line.starts_with(b"Server: ") && !line.starts_with(b"Date: ");
     lines.filter(of_itself).flatten().copied().collect()
 }
 
-/// So many equal words, lines or pairs of lines, and so many equal bytes, are counted.
+/// The numbers of equal words, lines or pairs of lines, and of equal bytes, from which they are
+/// counted.
 const COUNTED_FROM: usize = 4;
 const BYTES_COUNTED_FROM: usize = 40;
 
-/// A line for each line, in the escapes of the corpus.
+/// Returns a line for each line, in the escapes of the corpus.
 fn escaped(bytes: &[u8]) -> Vec<String> {
     let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
     let (mut shown, mut rest) = (Vec::new(), &lines[..]);
