@@ -268,7 +268,7 @@ impl<T> Fair<T> {
 
     /// Passes this many whole rounds, and one more for those before `position`; the line at
     /// `position` comes to the end of the ring, and before it those that had a turn and saved it.
-    /// Groups that had nothing to send where there was room keep their place.
+    /// Lines that had nothing to send where there was room keep their place.
     fn pass_turns(&mut self, rounds: u32, position: usize) {
         let (mut stay, mut saved) = (VecDeque::new(), VecDeque::new());
         for (at, name) in std::mem::take(&mut self.ring).into_iter().enumerate() {

@@ -35,7 +35,7 @@ pub(crate) struct Copying {
     /// What this node held up to the peer's horizon and the peer has not named yet; `None` until
     /// the peer's horizon is known.
     doubtful: Option<BTreeSet<Position>>,
-    /// Those of the doubtful commits that are newer than something that the peer named for their
+    /// The doubtful commits that are newer than something that the peer named for their
     /// key. Had the peer collected them, it would have nothing older left.
     surpassing: BTreeSet<Position>,
     /// The newest entry on the roster that the peer has for this node.
