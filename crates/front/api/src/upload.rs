@@ -227,9 +227,10 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
     let mut recipe = plan.recipe.clone();
     add_persistent(&mut recipe.persist, &app.spec.persist);
     done && app.serving().is_some_and(|release| {
-        // A domain belongs to the application, whatever release of it serves.
+        // These say which application it is, whatever release of it serves.
         let mut settings = release.settings.clone();
         settings.health.domain = None;
+        settings.pushed_to = None;
         release.source == file.hash && release.recipe == recipe && settings == plan.settings
     })
 }

@@ -10,7 +10,7 @@ use model::release::{ProcessRecipe, Recipe};
 use model::value::ContentHash;
 use model::{
     ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, ProcessType, Release,
-    ReleaseId, Rollout, RolloutPhase, record,
+    ReleaseId, Rollout, RolloutPhase, Timestamp, record,
 };
 
 use super::launcher::fake::FakeLauncher;
@@ -28,6 +28,9 @@ static PORTS: LazyLock<Ports> = LazyLock::new(Ports::default);
 fn app() -> ApplicationName {
     "shop".parse().unwrap()
 }
+
+/// One application all the time: another instant would be another one of its name.
+const CREATED_AT: Timestamp = Timestamp(1);
 
 fn context(directory: &Path) -> Arc<AgentContext> {
     context_with(directory, Arc::default())
@@ -98,7 +101,7 @@ async fn push(context: &AgentContext) {
         takes_back: None,
         unknown: Default::default(),
     };
-    let spec = ApplicationSpec::new(context.clock.now());
+    let spec = ApplicationSpec::new(CREATED_AT);
     let mut rollout = Rollout::new(context.node.clone(), context.clock.now());
     rollout.target = Some(id.clone());
     rollout.phase = RolloutPhase::Requested;
@@ -113,7 +116,7 @@ async fn push(context: &AgentContext) {
 }
 
 async fn scale(context: &AgentContext, count: u32) {
-    let mut spec = ApplicationSpec::new(context.clock.now());
+    let mut spec = ApplicationSpec::new(CREATED_AT);
     let process = ProcessSpec { count, ..Default::default() };
     spec.processes.insert(ProcessType::web(), process);
     let key = TypedKey::Spec(app()).key();
