@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,6 +21,7 @@ use time::format_description::well_known::Rfc3339;
 
 use metrics::{Labels, Metrics, Record};
 use router::streams;
+use runtime::lock::locked;
 
 /// The maximum number of entries that wait: connections that end while the disk stalls for a
 /// moment.
@@ -368,10 +369,6 @@ fn append_to(path: &Path) -> std::io::Result<(BufWriter<File>, u64)> {
     let file = OpenOptions::new().create(true).append(true).open(path)?;
     let bytes = file.metadata()?.len();
     Ok((BufWriter::new(file), bytes))
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

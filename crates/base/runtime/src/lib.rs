@@ -4,6 +4,7 @@
 
 pub mod driver;
 pub mod faults;
+pub mod lock;
 pub mod members;
 pub mod probe;
 pub mod settle;

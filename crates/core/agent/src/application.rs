@@ -175,9 +175,12 @@ impl Application {
         match event {
             Event::Spec(spec) => self.spec_changed(now, spec),
             Event::Release(id, Some(release)) => {
+                let is_own = self.spec.as_ref().is_none_or(|spec| spec.owns(&release));
                 self.foreign.remove(&id);
                 self.releases.insert(id, release);
-                self.sort_releases();
+                if !is_own {
+                    self.sort_releases();
+                }
             }
             Event::Release(id, None) => {
                 self.releases.remove(&id);

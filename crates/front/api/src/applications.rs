@@ -123,10 +123,10 @@ pub async fn destroy(
 ) -> Result<Json<Destroyed>, Problem> {
     let app = records::require(&*api.store, &app).await?;
     let name = app.name;
+    let spec = TypedKey::Spec(name.clone()).key();
     {
         let _changing = api.changes.lock().await;
-        let spec = TypedKey::Spec(name.clone()).key();
-        api.store.delete(spec).await?;
+        api.store.delete(spec.clone()).await?;
         delete_all(&api, &name).await?;
     }
     let stopped = wait_until_stopped(&api, &name).await?;
@@ -134,7 +134,7 @@ pub async fn destroy(
         // Deletes what nodes wrote about it until they stopped it, but nothing of an application
         // that was made anew under the same name.
         let _changing = api.changes.lock().await;
-        if records::find(&*api.store, &name).await?.is_none() {
+        if api.store.lookup(&spec).await?.is_none() {
             delete_all(&api, &name).await?;
         }
     }

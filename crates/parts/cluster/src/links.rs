@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use store_core::NodeTag;
 use tokio::sync::{Notify, mpsc};
 
 use super::side::Side;
+use runtime::lock::locked;
 
 /// The number of frames that wait for one peer.
 const QUEUE_FRAMES_MAX: usize = 4096;
@@ -61,10 +62,6 @@ impl Link {
     pub fn reason(&self) -> Option<String> {
         locked(&self.reason).clone()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Default)]

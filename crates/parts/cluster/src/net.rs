@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
@@ -36,6 +36,7 @@ use super::{dial, frame};
 use crate::remote;
 use crate::remote::Guest;
 use runtime::driver::Clock;
+use runtime::lock::locked;
 use runtime::members::{BoxedStream, Kind, RouterCall};
 use runtime::task;
 use store::SharedStore;
@@ -107,10 +108,6 @@ pub struct Net {
     members: watch::Sender<BTreeSet<NodeTag>>,
     removed: watch::Sender<bool>,
     closing: watch::Sender<bool>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Net {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -24,6 +24,7 @@ use super::{apart, identity, listen, liveness, roster, status};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::driver::Clock;
+use runtime::lock::locked;
 use store::SharedStore;
 use store::bus::Bus;
 
@@ -50,10 +51,6 @@ pub struct Peers {
     /// When members that are not alive now were last alive, since this node started.
     seen: Mutex<BTreeMap<NodeId, Timestamp>>,
     pub(super) removed: watch::Sender<bool>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Peers {

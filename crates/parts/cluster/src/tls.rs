@@ -27,7 +27,7 @@ use runtime::members::Kind;
 /// The protocol of replication, liveness and messages.
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";
 /// The protocol of large values.
-pub const ALPN_BULK: &[u8] = b"cortex-bulk/1";
+pub const ALPN_BULK: &[u8] = store::bulk::ALPN;
 /// The protocol of requests for instances, from router to router.
 pub const ALPN_ROUTER: &[u8] = b"cortex-router/1";
 /// The protocol of a node without a store and one that keeps it.

@@ -9,7 +9,7 @@ mod text;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use self::ports::{PortCounters, Ports};
 use self::rollup::Rollup;
 use runtime::faults::Faults;
+use runtime::lock::locked;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "metrics";
@@ -219,8 +220,4 @@ impl Metrics {
     pub fn forget(&self, application: &ApplicationName) {
         locked(&self.shared.rollup).forget(application);
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -468,7 +468,7 @@ impl Store for EtcdStore {
         written.await.ok();
         self.feed.hub.close();
         self.tasks.iter().for_each(JoinHandle::abort);
-        store::shared::locked(&self.lock).take();
+        runtime::lock::locked(&self.lock).take();
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ use super::recovery::Recovered;
 use super::replication::Replication;
 use super::reply::Reply;
 use super::seat::{Seat, unhurried_max};
-use super::shared::{Found, Shared, key_of, locked};
+use super::shared::{Found, Shared, key_of};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::{
     CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Submission, Submitted, Urgency,
@@ -35,6 +35,7 @@ use super::{
 };
 use os::lockfile::FileLock;
 use runtime::driver::Clock;
+use runtime::lock::locked;
 
 /// The number of attempts to change an expiry; each failure means that another write of the same
 /// key came between.

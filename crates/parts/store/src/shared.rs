@@ -20,6 +20,7 @@ use super::segment::{Segment, read_value};
 use super::values::ValueFiles;
 use super::watchers::Watchers;
 use super::{Cursor, Entry, StoreError, Value, Version, WatchEvent};
+use runtime::lock::locked;
 
 /// The shared state. Locks are taken in the order of the fields.
 pub struct Shared {
@@ -34,10 +35,6 @@ pub struct Shared {
     pub node: NodeId,
     /// The way to other nodes; unset while there is no transport.
     outlet: OnceLock<Arc<dyn Outlet>>,
-}
-
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A value in memory, or the place to read it from.

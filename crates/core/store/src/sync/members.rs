@@ -196,10 +196,6 @@ impl Members {
         vector
     }
 
-    pub fn held_of(&self, node: NodeTag) -> Stamp {
-        if node == self.node { self.promised } else { at(&self.held, node) }
-    }
-
     /// Puts everything that was held in doubt.
     pub fn begin_anew(&mut self) {
         self.held.clear();

@@ -284,7 +284,7 @@ impl Store for Shared {
         self.hub.close();
         self.large.stop();
         self.closing.send_replace(true);
-        store::shared::locked(&self.lock).take();
+        runtime::lock::locked(&self.lock).take();
         Ok(())
     }
 }
