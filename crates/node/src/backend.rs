@@ -22,6 +22,8 @@ const ROOT_BYTES_MAX: usize = 128;
 /// The most endpoints: no cluster of etcd is larger, and its own documents advise seven at most.
 const ENDPOINTS_MAX: usize = 16;
 
+const ETCD_IS_BUILT: bool = cfg!(feature = "store-etcd");
+
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Backend {
     /// Our own log below the data directory.
@@ -94,12 +96,9 @@ impl Backend {
             Backend::Etcd(_) => Err(OpenError::Backend(BackendError::NotBuilt.to_string())),
         }
     }
-}
 
-impl FromStr for Backend {
-    type Err = BackendError;
-
-    fn from_str(text: &str) -> Result<Backend, BackendError> {
+    /// Reads what `--store` says. A build without etcd names a wrong address first.
+    fn parse(text: &str, etcd_is_built: bool) -> Result<Backend, BackendError> {
         let shown = |text: &str| text.escape_debug().take(80).collect::<String>();
         if text == "local" {
             return Ok(Backend::Local);
@@ -121,10 +120,18 @@ impl FromStr for Backend {
             root if is_root(root) => root,
             root => return Err(BackendError::Root(shown(root))),
         };
-        if cfg!(not(feature = "store-etcd")) {
+        if !etcd_is_built {
             return Err(BackendError::NotBuilt);
         }
         Ok(Backend::Etcd(EtcdAddress { endpoints, root: root.into() }))
+    }
+}
+
+impl FromStr for Backend {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Backend, BackendError> {
+        Backend::parse(text, ETCD_IS_BUILT)
     }
 }
 
@@ -165,17 +172,15 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: Result<Backend, BackendError>) {
-        // A build without etcd also reports what is wrong with an address.
-        let expected = match expected {
-            Ok(Backend::Etcd(_)) if cfg!(not(feature = "store-etcd")) => {
-                Err(BackendError::NotBuilt)
-            }
+        assert_eq!(Backend::parse(text, true), expected, "{text}");
+        if let Ok(backend) = &expected {
+            assert_eq!(Backend::parse(&backend.to_string(), true).as_ref(), Ok(backend), "{text}");
+        }
+        let without = match expected {
+            Ok(Backend::Etcd(_)) => Err(BackendError::NotBuilt),
             other => other,
         };
-        assert_eq!(text.parse::<Backend>(), expected, "{text}");
-        if let Ok(backend) = expected {
-            assert_eq!(backend.to_string().parse(), Ok(backend), "{text}");
-        }
+        assert_eq!(Backend::parse(text, false), without, "{text}, in a build without etcd");
     }
 
     fn etcd(endpoints: &[&str], root: &str) -> Result<Backend, BackendError> {
@@ -198,7 +203,7 @@ mod tests {
         let many = ["a:1"; ENDPOINTS_MAX + 1].join(",");
         check(&format!("etcd://{many}"), Err(BackendError::Count(ENDPOINTS_MAX + 1)));
         for bad in ["x//y", "a:b", "ä", &"x".repeat(ROOT_BYTES_MAX + 1)] {
-            let error = format!("etcd://a:1/{bad}").parse::<Backend>().unwrap_err();
+            let error = Backend::parse(&format!("etcd://a:1/{bad}"), false).unwrap_err();
             assert!(matches!(error, BackendError::Root(_)), "{error}");
         }
     }
