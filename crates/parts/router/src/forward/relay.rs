@@ -69,7 +69,7 @@ enum Way {
     Read,
     /// In large pieces.
     ReadLarge,
-    /// Of chunks, the content alone.
+    /// Piece by piece, of which the client gets the content of the chunks alone.
     Decoded,
 }
 
