@@ -210,7 +210,6 @@ impl Lane {
                 }
             }
             Some(Step::Gone) => drop(self.clients.remove(key)),
-            Some(Step::Owes(owed)) => self.go(key, |limits| Start::Owing(owed, limits)),
             Some(Step::Further) => self.leave(key),
         }
     }

@@ -75,7 +75,7 @@ impl Write for &Plain {
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
         match pieces {
             [piece] => self.try_write(piece),
-            _ => self.try_write_pieces(pieces, SendFlags::NOSIGNAL),
+            _ => self.try_write_slices(pieces, SendFlags::NOSIGNAL),
         }
     }
 
@@ -254,44 +254,22 @@ impl Plain {
         self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?))
     }
 
-    /// Writes likewise; if `more` is written at once behind the bytes, they wait for that.
-    pub fn try_write_before(&self, bytes: &[u8], more: bool) -> Result<usize> {
+    /// Writes two pieces likewise; if `more` is written at once behind them, they wait for that.
+    pub fn try_write_pieces(&self, pieces: [&[u8]; 2], more: bool) -> Result<usize> {
         let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
-        self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, bytes, flags)?))
+        match pieces {
+            [piece, []] | [[], piece] => {
+                self.try_io(Interest::WRITABLE, || Ok(send(&self.stream, piece, flags)?))
+            }
+            _ => self.try_write_slices(&pieces.map(IoSlice::new), flags),
+        }
     }
 
-    fn try_write_pieces(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+    fn try_write_slices(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         self.try_io(Interest::WRITABLE, || {
             let mut none = SendAncillaryBuffer::default();
             Ok(sendmsg(&self.stream, pieces, &mut none, flags)?)
         })
-    }
-
-    /// Writes two pieces at once; if `more` is written at once behind them, they wait for that.
-    pub async fn write_pieces(
-        &self,
-        pieces: [&[u8]; 2],
-        more: bool,
-        patience: Patience<'_>,
-    ) -> Result<()> {
-        let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
-        let mut slices = pieces.map(IoSlice::new);
-        let mut left = slices.as_mut_slice();
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
-            match self.try_write_pieces(left, flags) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    IoSlice::advance_slices(&mut left, count);
-                    patience.took(count);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    Box::pin(patience.wait(self.writable())).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Reads like a stream of tokio.

@@ -10,7 +10,6 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use tokio::io::Interest;
 
 use super::buffer::Buffer;
-use super::pace::{Pace, WRITE_TIME_MAX};
 use super::plain::Plain;
 
 /// The bytes that a pipe holds: what a socket holds at most when its peer is quick. An ordinary
@@ -83,18 +82,6 @@ impl Pipe {
             }
         }
         Ok(())
-    }
-
-    /// Gives all that was taken.
-    pub async fn give(&self, to: &Plain, pace: &Pace) -> Result<()> {
-        loop {
-            match self.give_now(to, |count| pace.took(count)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    Box::pin(pace.wait(WRITE_TIME_MAX, to.writable())).await?;
-                }
-                result => return result,
-            }
-        }
     }
 
     /// Reads back what was taken and nobody wants to have now.

@@ -14,7 +14,6 @@ use super::answer::Wait;
 use super::call::{Begun, Call};
 use super::exchange::{Counts, Exchange};
 use super::failed::Failed;
-use super::relay::Relayed;
 use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
 use crate::far::{ask, dial};
@@ -45,10 +44,10 @@ impl Exchange<'_> {
         let Begun { mut permit, call } = begun;
         let is_asked = call.is_some();
         let (mut upstream, asked_at, mut came) = match call.map(|call| *call) {
-            Some(Call { upstream, rest: Some(rest), .. }) => {
-                return Box::pin(self.finish(upstream, *rest, permit, endpoint, counts)).await;
+            Some(Call { upstream, relay: Some(relay), .. }) => {
+                return Box::pin(self.finish(upstream, relay, permit, endpoint, counts)).await;
             }
-            Some(Call { upstream, at, answer, rest: None }) => (upstream, at, Some(answer)),
+            Some(Call { upstream, at, answer, relay: None }) => (upstream, at, Some(answer)),
             None => {
                 let (upstream, at) = self.reach(&thread, endpoint).await?;
                 (upstream, at, None)
@@ -143,22 +142,24 @@ impl Exchange<'_> {
         if head.status == 101 {
             return Box::pin(self.upgrade(permit, upstream, answer, out, counts)).await;
         }
-        let Relayed { clean, end } = if body.is_done() || write_failed || !upstream.is_duplex() {
-            self.relay(&upstream, answer, head, out, counts).await?
+        let mut relay = self.begin(&upstream, &head, answer, out)?;
+        if body.is_done() || write_failed || !upstream.is_duplex() {
+            self.take_all(&upstream, &mut relay, counts).await?;
         } else {
-            Box::pin(self.relay_both_ways(&upstream, answer, head, body, out, counts)).await?
-        };
+            Box::pin(self.take_both_ways(&upstream, &mut relay, body, counts)).await?;
+        }
         let finished = body.is_done() && !write_failed;
         // What either side says through a transparent router, the other one hears, too.
         let closed = self.is_transparent() && !(self.head.keep_alive && head.keep_alive);
-        let reusable = head.keep_alive && clean && finished && !self.head.has_odd_body();
+        let reusable = head.keep_alive && relay.is_clean() && finished && !self.head.has_odd_body();
         let reusable = (reusable && !endpoint.closes() && !closed).then_some(upstream);
         self.free(reusable, permit);
-        self.send_end(out, end, counts).await?;
+        self.send_end(&mut relay, counts).await?;
+        relay.give_back(out);
         self.record(Some(endpoint), counts);
         let keeps = head.client_keeps_alive && finished && !closed;
         Ok(match keeps {
-            true if self.was_quick(endpoint, head.body, counts) => After::Quick,
+            true if self.was_quick(endpoint, &relay) => After::Quick,
             true => After::KeepAlive,
             false => After::close(&self.head, self.buffer),
         })

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::rest::Rest;
+use super::relay::Relay;
 use crate::buffer::Buffer;
 use crate::permit::Permit;
 use crate::wire::Wire;
@@ -20,8 +20,8 @@ pub(super) struct Call {
     pub at: Instant,
     /// The part of the answer that has come so far.
     pub answer: Buffer,
-    /// The rest of a long answer that has begun.
-    pub rest: Option<Box<Rest>>,
+    /// The answer on its way, if its head has come and there is nothing odd about it.
+    pub relay: Option<Relay>,
 }
 
 impl Call {

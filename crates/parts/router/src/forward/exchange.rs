@@ -8,7 +8,6 @@ use super::failed::Failed;
 use crate::buffer::Buffer;
 use crate::connection::{After, Connection};
 use crate::endpoint::Endpoint;
-use crate::pace::Pace;
 use crate::pages::{self, Page};
 use crate::table::RoutedApplication;
 use metrics::micros;
@@ -54,8 +53,6 @@ pub struct Counts {
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub status: u16,
-    /// The pace at which the client takes its answer.
-    pub pace: Pace,
 }
 
 impl<'a> Exchange<'a> {

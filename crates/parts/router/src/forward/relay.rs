@@ -1,445 +1,348 @@
-//! The answer on its way to the client: piece by piece, or as a tunnel. Part of one request.
+//! An answer on its way from an instance to a client: how it is read, what goes out together, what
+//! is counted, and where it ends. This machine never waits. A task drives it and waits for what it
+//! asks for, or the lane does, which leaves it to a task in the middle.
 
-use std::io;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::time::Instant;
 
-use super::exchange::{Counts, Exchange};
+use router_core::http::body::Body;
+use router_core::http::response::ResponseHead;
+
 use super::failed::Failed;
 use super::long::{TURN_BYTES, long_rest};
 use crate::buffer::Buffer;
-use crate::connection::After;
-use crate::limits::Limits;
-use crate::pace::{Patience, WRITE_TIME_MAX};
-use crate::permit::Permit;
-use crate::pool::LentPipe;
-use crate::stream::{fill, write_all, write_paced};
-use crate::tunnel;
+use crate::pace::Pace;
+use crate::plain::Plain;
+use crate::pool::{LentPipe, Pool};
 use crate::wire::Wire;
-use router_core::http::body::Body;
-use router_core::http::response::ResponseHead;
-use router_core::http::trailers::Trailers;
 
 const SHORT: &str = "it ended before as many bytes had come as its Content-Length says";
 const UNFINISHED: &str = "it ended before its last chunk";
 const BAD_CHUNKS: &str = "its chunks are malformed";
-const RESET: &str = "its connection was reset before its end";
-pub(super) const LATE: &str = "it stopped before its end, for longer than the limit 'answer'";
+pub(super) const RESET: &str = "its connection was reset before its end";
 
-/// An answer that the instance has sent to its end.
-pub(super) struct Relayed {
-    /// Whether nothing follows it that nobody asked for.
-    pub clean: bool,
-    pub end: End,
+/// An answer of which the head has come, at least.
+pub(super) struct Relay {
+    pub status: u16,
+    /// Whether a length ends it.
+    pub has_length: bool,
+    /// The pace at which the client takes it.
+    pub pace: Pace,
+    /// The time since which the lane awaits more of it.
+    pub awaited_since: Option<Instant>,
+    head_length: usize,
+    /// Whether the client is on this machine.
+    is_near: bool,
+    /// The part of the body that is still to come.
+    body: Body,
+    way: Way,
+    taken: Option<Taken>,
+    is_clean: bool,
+    /// The head as the client gets it, and what of the body came with it.
+    out: Vec<u8>,
+    /// The bytes of `out` that are sent.
+    sent: usize,
+    /// The bytes that go behind `out`.
+    piece: Buffer,
+    /// The bytes that go behind the piece. A pipe is held while bytes are in it, and never during a
+    /// wait for the instance.
+    pipe: Option<LentPipe>,
+    bytes_out: u64,
+    /// The bytes passed on since others had their turn.
+    turn: usize,
 }
 
-/// The part of an answer that the client has not been sent yet, behind what is in `out`. The
-/// instance is free meanwhile.
-#[derive(Default)]
-pub(super) struct End {
-    pub piece: Buffer,
-    pub pipe: Option<LentPipe>,
+/// The form in which the client gets chunks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chunks {
+    AsTheyCome,
+    /// Their content alone.
+    Content,
 }
 
-enum Spliced {
-    Whole(Relayed),
-    /// Bytes of the body are still to come.
-    Left(u64),
+/// The way in which more of it is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Past this process, until there are no more pipes.
+    Spliced,
+    Read,
+    /// In large pieces.
+    ReadLarge,
+    /// Piece by piece, of which the client gets the content of the chunks alone.
+    Decoded,
 }
 
-impl Exchange<'_> {
-    /// Passes on all of the answer but its end.
-    pub(super) async fn relay(
-        &self,
-        upstream: &Wire,
-        mut answer: Buffer,
-        head: ResponseHead,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<Relayed, Failed> {
-        let thread = &self.connection.thread;
-        let result = self.relay_with(upstream, &mut answer, head, out, counts).await;
-        thread.pool.give_back(answer);
-        result
+/// The outcome of the last read. What came then has to be sent before the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Some,
+    /// Nothing is there.
+    Nothing,
+    /// All of it has come.
+    All,
+    /// It has ended too early, or its chunks are malformed.
+    Broken(&'static str),
+}
+
+/// The thing that has to happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// More of it has to come; the client has all that has come.
+    More,
+    /// The client has to take more.
+    Room,
+    /// There may be more at once: others have their turn first.
+    Turn,
+    /// All of it has come, so the instance is free. The client may not have all of it yet.
+    End,
+}
+
+impl Relay {
+    /// Begins with a head, which `out` has for the client, and what came behind it.
+    pub fn begin(
+        head: &ResponseHead,
+        content: &[u8],
+        mut out: Vec<u8>,
+        chunks: Chunks,
+        client: IpAddr,
+    ) -> Result<Relay, Failed> {
+        let mut body = head.body;
+        let decodes = chunks == Chunks::Content && matches!(body, Body::Chunked(_));
+        let own = match decodes {
+            true => body.decode(content, &mut out),
+            false => body.accept(content),
+        };
+        let own = own.map_err(|_| Failed::Truncated(BAD_CHUNKS))?;
+        if !decodes {
+            out.extend_from_slice(&content[..own]);
+        }
+        let way = match long_rest(body) {
+            _ if decodes => Way::Decoded,
+            Some(_) => Way::Spliced,
+            None => Way::Read,
+        };
+        Ok(Relay {
+            status: head.status,
+            has_length: matches!(head.body, Body::Length(_)),
+            pace: Pace::default(),
+            awaited_since: None,
+            head_length: head.length,
+            is_near: client.is_loopback(),
+            way,
+            taken: body.is_done().then_some(Taken::All),
+            is_clean: own == content.len(),
+            body,
+            bytes_out: out.len() as u64,
+            out,
+            sent: 0,
+            piece: Buffer::default(),
+            pipe: None,
+            turn: 0,
+        })
     }
 
-    /// Passes on the answer while the rest of the request goes on: a conversation.
-    pub(super) async fn relay_both_ways(
-        &mut self,
-        upstream: &Wire,
-        answer: Buffer,
-        head: ResponseHead,
-        body: &mut Body,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<Relayed, Failed> {
-        let mut rest = std::mem::take(&mut *self.buffer);
-        let (limits, mut bytes_in) = (self.application.limits, 0);
-        let mut anew = (!self.is_transparent())
-            .then(|| (std::mem::take(&mut *self.out), std::mem::take(&mut self.trailers)));
-        let result = {
-            let client = &self.connection.stream;
-            let asking =
-                pass_request(client, &mut rest, upstream, body, &mut anew, limits, &mut bytes_in);
-            let answering = async {
-                let Relayed { clean, end } =
-                    self.relay(upstream, answer, head, &mut *out, &mut *counts).await?;
-                // Meanwhile the client may go on with its request.
-                self.send_end(out, end, counts).await?;
-                Ok(Relayed { clean, end: End::default() })
+    /// Returns the bytes of all that was read for the client, and of what pipes have given it.
+    pub fn bytes_out(&self) -> u64 {
+        self.bytes_out
+    }
+
+    /// Returns whether it passes this process by.
+    pub fn is_spliced(&self) -> bool {
+        self.way == Way::Spliced
+    }
+
+    /// Returns whether nothing follows it that nobody asked for.
+    pub fn is_clean(&self) -> bool {
+        self.is_clean
+    }
+
+    /// Returns whether the instance has sent all of it.
+    pub fn has_come(&self) -> bool {
+        self.taken == Some(Taken::All)
+    }
+
+    /// Looks whether something follows it that was not read.
+    pub fn look_behind(&mut self, from: &Wire) {
+        if self.has_come() {
+            self.is_clean &= from.peek() == Some(0);
+        }
+    }
+
+    /// Passes on what there is, as far as the client takes it.
+    pub fn step(&mut self, from: &Wire, to: &Wire, pool: &Pool) -> Result<Next, Failed> {
+        loop {
+            let taken = match self.taken {
+                Some(taken) => taken,
+                None => self.take(from, to, pool),
             };
-            tokio::pin!(asking, answering);
-            let mut asks = true;
-            loop {
-                tokio::select! {
-                    biased;
-                    result = &mut answering => break result,
-                    () = &mut asking, if asks => asks = false,
-                }
+            self.taken = Some(taken);
+            if taken == Taken::All {
+                return Ok(Next::End);
             }
-        };
-        counts.bytes_in += bytes_in;
-        *self.buffer = rest;
-        result
-    }
-
-    async fn relay_with(
-        &self,
-        upstream: &Wire,
-        answer: &mut Buffer,
-        head: ResponseHead,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<Relayed, Failed> {
-        let client = &self.connection.stream;
-        let decode =
-            matches!(head.body, Body::Chunked(_)) && !self.head.modern && !self.is_transparent();
-        let (head_length, mut body) = (head.length, head.body);
-        self.read_rest(upstream, answer, body).map_err(|_| Failed::Truncated(RESET))?;
-        loop {
-            let was_full = answer.is_full();
-            let taken = match decode {
-                true => body.decode(answer.filled(), out),
-                false => body.accept(answer.filled()),
+            if !self.send(to, pool)? {
+                return Ok(Next::Room);
+            }
+            if let Taken::Broken(why) = taken {
+                return Err(Failed::Truncated(why));
+            }
+            self.taken = None;
+            let next = match taken {
+                Taken::Nothing => Next::More,
+                _ if self.turn >= TURN_BYTES => Next::Turn,
+                _ => continue,
             };
-            let taken = taken.map_err(|_| Failed::Truncated(BAD_CHUNKS))?;
-            if !decode {
-                if let (Wire::Plain(_), Some(left)) = (client, long_rest(body)) {
-                    let begun = std::mem::take(answer);
-                    return self.relay_long(upstream, out, begun, left, head_length, counts).await;
-                }
-                out.extend_from_slice(&answer.filled()[..taken]);
-            }
-            answer.consume(taken);
-            if body.is_done() {
-                return Ok(Relayed { clean: answer.filled().is_empty(), end: End::default() });
-            }
-            if (was_full || long_rest(body).is_some()) && !decode {
-                return Box::pin(self.relay_copied(upstream, out, body, counts)).await;
-            }
-            self.send_begun(out, Buffer::default(), false, counts).await?;
-            match self.more(upstream, answer).await? {
-                Ok(0) if body == Body::UntilClose => {
-                    return Ok(Relayed { clean: true, end: End::default() });
-                }
-                Ok(0) => return Err(Failed::Truncated(ended(body))),
-                Err(_) => return Err(Failed::Truncated(RESET)),
-                Ok(_) => {}
-            }
+            self.turn = 0;
+            return Ok(next);
         }
     }
 
-    /// Reads at least one more byte of the answer, or its end, while the client waits for it.
-    async fn more(
-        &self,
-        upstream: &Wire,
-        answer: &mut Buffer,
-    ) -> Result<io::Result<usize>, Failed> {
-        let thread = &self.connection.thread;
-        loop {
-            match thread.read_now(upstream, answer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Err(error) = Box::pin(self.until_more(upstream)).await? {
-                        return Ok(Err(error));
-                    }
+    /// Sends what the client takes now; returns whether that is all that has come. Only a plain
+    /// connection takes a part.
+    pub fn send(&mut self, to: &Wire, pool: &Pool) -> Result<bool, Failed> {
+        let Wire::Plain(to) = to else { return Ok(self.is_sent()) };
+        let mut more = None;
+        while !self.is_sent() {
+            // This takes fewer segments where more of the answer is here already.
+            let more = *more.get_or_insert_with(|| {
+                self.pipe.is_some() && !(self.is_near && to.sends_head_ahead())
+            });
+            match to.try_write_pieces(self.unsent(), more) {
+                Ok(count @ 1..) => {
+                    self.pace.took(count);
+                    self.sent(count, pool);
                 }
-                result => return Ok(result),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Ok(0) | Err(_) => return Err(Failed::ClientGone),
             }
+        }
+        let Some(pipe) = &self.pipe else { return Ok(true) };
+        let given = pipe.give_now(to, |count| {
+            self.pace.took(count);
+            self.bytes_out += count as u64;
+        });
+        match given {
+            Ok(()) => self.pipe = None,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(_) => return Err(Failed::ClientGone),
+        }
+        Ok(true)
+    }
+
+    /// Returns what goes out before anything in a pipe.
+    pub fn unsent(&self) -> [&[u8]; 2] {
+        [&self.out[self.sent..], self.piece.filled()]
+    }
+
+    /// Records that so many bytes of that are sent.
+    pub fn sent(&mut self, count: usize, pool: &Pool) {
+        let of_out = count.min(self.out.len() - self.sent);
+        self.sent += of_out;
+        self.piece.consume(count - of_out);
+        if self.piece.filled().is_empty() {
+            pool.give_back(std::mem::take(&mut self.piece));
         }
     }
 
-    async fn until_more(&self, upstream: &Wire) -> Result<io::Result<()>, Failed> {
-        tokio::select! {
-            biased;
-            waited = upstream.readable_within(self.application.limits.answer_idle) => Ok(waited),
-            () = self.client_left() => Err(Failed::ClientGone),
+    /// Returns whether nothing is left but what is in a pipe.
+    fn is_sent(&self) -> bool {
+        self.unsent().iter().all(|bytes| bytes.is_empty())
+    }
+
+    /// Gives back the memory of the head once that is sent.
+    pub fn give_back(&mut self, out: &mut Vec<u8>) {
+        if self.sent == self.out.len() && self.sent > 0 {
+            *out = std::mem::take(&mut self.out);
+            self.sent = 0;
         }
     }
 
-    /// Passes on all that is left of the body, behind `out` and what was read already of the
-    /// `answer`.
-    pub(super) async fn relay_long(
-        &self,
-        upstream: &Wire,
-        out: &mut Vec<u8>,
-        answer: Buffer,
-        left: u64,
-        head_length: usize,
-        counts: &mut Counts,
-    ) -> Result<Relayed, Failed> {
-        let spliced = self.relay_spliced(upstream, out, answer, left, counts).await?;
-        match (spliced, upstream) {
-            (Spliced::Whole(relayed), Wire::Plain(from)) if relayed.clean => {
-                from.expect_long(head_length);
-                Ok(relayed)
-            }
-            (Spliced::Whole(relayed), _) => Ok(relayed),
-            (Spliced::Left(left), _) => {
-                let body = Body::Length(left);
-                Box::pin(self.relay_copied(upstream, out, body, counts)).await
-            }
+    fn take(&mut self, from: &Wire, to: &Wire, pool: &Pool) -> Taken {
+        if self.way != Way::Spliced {
+            return self.read(from, pool);
         }
+        if let (Wire::Plain(from), Wire::Plain(_), Body::Length(left)) = (from, to, self.body)
+            && let Some(pipe) = pool.pipe()
+        {
+            return self.splice(from, left, pipe);
+        }
+        self.way = Way::ReadLarge;
+        self.read(from, pool)
     }
 
-    /// Passes it on through pipes until there are no more of them. A pipe is held while bytes are
-    /// in it, and never during a wait for the instance.
-    async fn relay_spliced(
-        &self,
-        upstream: &Wire,
-        out: &mut Vec<u8>,
-        answer: Buffer,
-        mut left: u64,
-        counts: &mut Counts,
-    ) -> Result<Spliced, Failed> {
-        let thread = &self.connection.thread;
-        let (mut begun, mut turn) = (answer, 0);
-        loop {
-            let pipe = match (upstream, &self.connection.stream) {
-                (Wire::Plain(from), Wire::Plain(to)) => {
-                    thread.pool.pipe().map(|pipe| (pipe.take_rest(from, left), pipe, to))
-                }
-                _ => None,
-            };
-            if matches!(&pipe, Some((Ok(count), ..)) if *count as u64 == left) {
-                let pipe = pipe.map(|(_, pipe, _)| pipe);
-                let end = End { piece: begun, pipe };
-                return Ok(Spliced::Whole(Relayed { clean: true, end }));
-            }
-            let is_here = matches!(&pipe, Some((Ok(1..), ..)));
-            self.send_begun(out, std::mem::take(&mut begun), is_here, counts).await?;
-            let Some((taken, pipe, to)) = pipe else { return Ok(Spliced::Left(left)) };
-            match taken {
-                Ok(0) => return Err(Failed::Truncated(SHORT)),
-                Ok(count) if count as u64 > left => {
-                    let mut piece = Buffer::default();
-                    pipe.read_back(&mut piece).map_err(|_| Failed::Truncated(RESET))?;
-                    piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                    let end = End { piece, pipe: None };
-                    return Ok(Spliced::Whole(Relayed { clean: false, end }));
-                }
-                Ok(count) => {
-                    let given = pipe.give(to, &counts.pace).await;
-                    given.map_err(|_| Failed::ClientGone)?;
-                    left -= count as u64;
-                    counts.bytes_out += count as u64;
-                    turn += count;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    drop(pipe);
-                    let more = Box::pin(self.until_more(upstream)).await?;
-                    more.map_err(late_or_reset)?;
-                    turn = 0;
-                }
-                Err(_) => return Err(Failed::Truncated(RESET)),
-            }
-            // There may be more at once: others have their turn first.
-            if turn >= TURN_BYTES {
-                tokio::task::yield_now().await;
-                turn = 0;
-            }
-        }
-    }
-
-    pub(super) async fn send_end(
-        &self,
-        out: &mut Vec<u8>,
-        end: End,
-        counts: &mut Counts,
-    ) -> Result<(), Failed> {
-        let End { piece, pipe } = end;
-        self.send_begun(out, piece, pipe.is_some(), counts).await?;
-        if let (Some(pipe), Wire::Plain(to)) = (pipe, &self.connection.stream) {
-            let count = pipe.len() as u64;
-            pipe.give(to, &counts.pace).await.map_err(|_| Failed::ClientGone)?;
-            counts.bytes_out += count;
-        }
-        Ok(())
-    }
-
-    /// Sends what was read of an answer; in fewer segments if more of it is here already.
-    async fn send_begun(
-        &self,
-        out: &mut Vec<u8>,
-        piece: Buffer,
-        more: bool,
-        counts: &mut Counts,
-    ) -> Result<(), Failed> {
-        let pieces = [out.as_slice(), piece.filled()];
-        let [head, rest] = pieces;
-        counts.bytes_out += (head.len() + rest.len()) as u64;
-        let written = match &self.connection.stream {
-            _ if head.is_empty() && rest.is_empty() => Ok(()),
-            Wire::Plain(to) if more || !rest.is_empty() => {
-                let is_near = self.connection.peer.ip().is_loopback();
-                let more = more && !(is_near && to.sends_head_ahead());
-                to.write_pieces(pieces, more, Patience::Paced(&counts.pace)).await
-            }
-            client if rest.is_empty() => write_paced(client, head, &counts.pace).await,
-            client => match write_paced(client, head, &counts.pace).await {
-                Ok(()) => write_paced(client, rest, &counts.pace).await,
-                failed => failed,
-            },
+    fn splice(&mut self, from: &Plain, left: u64, pipe: LentPipe) -> Taken {
+        let count = match pipe.take_rest(from, left) {
+            Ok(0) => return Taken::Broken(SHORT),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Taken::Nothing,
+            Err(_) => return Taken::Broken(RESET),
         };
-        out.clear();
-        self.connection.thread.pool.give_back(piece);
-        written.map_err(|_| Failed::ClientGone)
+        let own = left.min(count as u64);
+        self.body = Body::Length(left - own);
+        self.is_clean = own == count as u64;
+        if self.is_clean {
+            self.turn += count;
+            self.pipe = Some(pipe);
+        } else {
+            if pipe.read_back(&mut self.piece).is_err() {
+                return Taken::Broken(RESET);
+            }
+            self.piece.truncate(usize::try_from(own).unwrap_or(usize::MAX));
+            self.bytes_out += own;
+        }
+        if own < left {
+            return Taken::Some;
+        }
+        if self.is_clean {
+            from.expect_long(self.head_length);
+        }
+        Taken::All
     }
 
-    /// Reads more of an answer behind a long one, of which little is read at first. If it is not
-    /// long as well, what has come of its body goes out together with its head.
-    fn read_rest(&self, upstream: &Wire, answer: &mut Buffer, mut body: Body) -> io::Result<()> {
-        match upstream {
-            Wire::Plain(from) if from.expect_any() => {}
-            _ => return Ok(()),
-        }
-        let valid = body.accept(answer.filled()).is_ok();
-        if !valid || body.is_done() || long_rest(body).is_some() {
-            return Ok(());
-        }
-        match self.connection.thread.read_now(upstream, answer) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Passes it on in large pieces, the first one behind `out`. It holds no buffer while nothing
-    /// comes.
-    async fn relay_copied(
-        &self,
-        upstream: &Wire,
-        out: &mut Vec<u8>,
-        mut body: Body,
-        counts: &mut Counts,
-    ) -> Result<Relayed, Failed> {
-        let thread = &self.connection.thread;
-        loop {
-            let mut piece = thread.pool.large();
-            let read = upstream.read_now(&mut piece);
-            let (taken, was_full) = (body.accept(piece.filled()), piece.is_full());
-            if let Ok(taken) = taken
-                && body.is_done()
-            {
-                let clean = taken == piece.filled().len();
-                piece.truncate(taken);
-                return Ok(Relayed { clean, end: End { piece, pipe: None } });
-            }
-            if taken.is_err() {
-                thread.pool.give_back(piece);
-                return Err(Failed::Truncated(BAD_CHUNKS));
-            }
-            self.send_begun(out, piece, false, counts).await?;
-            match read {
-                Ok(0) if body == Body::UntilClose => {
-                    return Ok(Relayed { clean: true, end: End::default() });
-                }
-                Ok(0) => return Err(Failed::Truncated(ended(body))),
-                // There is more at once: others have their turn first.
-                Ok(_) if was_full => tokio::task::yield_now().await,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.until_more(upstream).await?.map_err(late_or_reset)?;
-                }
-                Err(_) => return Err(Failed::Truncated(RESET)),
-            }
-        }
-    }
-
-    pub(super) async fn upgrade(
-        &mut self,
-        permit: Permit,
-        upstream: Wire,
-        mut answer: Buffer,
-        out: &mut Vec<u8>,
-        counts: &mut Counts,
-    ) -> Result<After, Failed> {
-        if let Wire::Plain(from) = &upstream {
-            from.expect_any();
-        }
-        out.extend_from_slice(answer.filled());
-        answer.consume(answer.filled().len());
-        let client = &self.connection.stream;
-        let thread = &self.connection.thread;
-        thread.pool.give_back(answer);
-        let written = write_all(client, out, WRITE_TIME_MAX).await;
-        written.map_err(|_| Failed::ClientGone)?;
-        let early = write_all(&upstream, self.buffer.filled(), WRITE_TIME_MAX).await;
-        self.buffer.consume(self.buffer.filled().len());
-        self.record(Some(&permit.endpoint), counts);
-        if early.is_ok() {
-            tunnel::run(&thread.pool, client, &upstream, permit).await;
-        }
-        Ok(After::Close)
-    }
-}
-
-fn ended(body: Body) -> &'static str {
-    if matches!(body, Body::Chunked(_)) { UNFINISHED } else { SHORT }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn late_or_reset(error: io::Error) -> Failed {
-    Failed::Truncated(if error.kind() == io::ErrorKind::TimedOut { LATE } else { RESET })
-}
-
-/// The memory for chunks that are written anew, and the trailers so far.
-type Anew = (Vec<u8>, Trailers);
-
-/// Passes the request on until its end, or until one side wants no more of it; the answer's end
-/// says what became of it.
-async fn pass_request(
-    client: &Wire,
-    buffer: &mut Buffer,
-    upstream: &Wire,
-    body: &mut Body,
-    anew: &mut Option<Anew>,
-    limits: Limits,
-    bytes: &mut u64,
-) {
-    while !body.is_done() {
-        if buffer.filled().is_empty() {
-            match fill(client, buffer, limits.body).await {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return,
-            }
-        }
-        let taken = match anew {
-            Some((out, trailers)) => {
-                out.clear();
-                body.reframe(buffer.filled(), out, trailers)
-            }
-            None => body.accept(buffer.filled()),
+    /// Reads a piece. It has no buffer while nothing comes.
+    fn read(&mut self, from: &Wire, pool: &Pool) -> Taken {
+        let mut piece = match self.way {
+            Way::ReadLarge => pool.large(),
+            _ => pool.buffer(),
         };
-        let Ok(taken) = taken else { return };
-        if body.content() > limits.body_bytes_max {
-            return;
-        }
-        let passed = match anew {
-            Some((out, _)) => out.as_slice(),
-            None => &buffer.filled()[..taken],
+        let read = from.read_now(&mut piece);
+        let (count, was_full, before) = (piece.filled().len(), piece.is_full(), self.out.len());
+        let own = match self.way {
+            Way::Decoded => self.body.decode(piece.filled(), &mut self.out),
+            _ => self.body.accept(piece.filled()),
         };
-        let sent = write_all(upstream, passed, limits.body).await;
-        buffer.consume(taken);
-        *bytes += taken as u64;
-        if sent.is_err() {
-            return;
+        let Ok(own) = own else {
+            self.out.truncate(before);
+            pool.give_back(piece);
+            return Taken::Broken(BAD_CHUNKS);
+        };
+        piece.truncate(if self.way == Way::Decoded { 0 } else { own });
+        self.bytes_out += (self.out.len() - before + piece.filled().len()) as u64;
+        match piece.filled().is_empty() {
+            true => pool.give_back(piece),
+            false => self.piece = piece,
         }
+        if self.body.is_done() {
+            self.is_clean = own == count && !(was_full && from.peek() != Some(0));
+            return Taken::All;
+        }
+        match read {
+            Ok(0) if self.body == Body::UntilClose => return Taken::All,
+            Ok(0) if self.has_length => return Taken::Broken(SHORT),
+            Ok(0) => return Taken::Broken(UNFINISHED),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Taken::Nothing,
+            Err(_) => return Taken::Broken(RESET),
+            Ok(_) => {}
+        }
+        match self.way {
+            Way::Read if was_full => self.way = Way::ReadLarge,
+            // A large piece is a turn.
+            Way::ReadLarge if was_full => self.turn = TURN_BYTES,
+            _ => {}
+        }
+        Taken::Some
     }
 }
+
+#[cfg(test)]
+mod tests;

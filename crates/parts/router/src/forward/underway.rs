@@ -5,7 +5,6 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use model::application::InstanceProtocol;
 use router_core::http::body::Body;
 use router_core::http::request::RequestHead;
@@ -13,11 +12,12 @@ use router_core::http::response;
 
 use super::answer;
 use super::call::Call;
-use super::exchange::{Counts, Exchange};
-use super::long::long_rest;
-use super::rest::{LONG_BYTES, Passed, Rest};
+use super::exchange::Exchange;
+use super::failed::Failed;
+use super::long::LONG_BYTES;
+use super::relay::{Chunks, Next, Relay};
 use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::connection::{Connection, Owed};
+use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::lane::entrant::may_hold;
 use crate::lane::registrations::UpstreamRegistrations;
@@ -42,25 +42,12 @@ pub struct Underway {
     pub(super) _busy: Busy,
 }
 
-/// The part of an answer that can be read.
-enum Came {
-    /// All of it has come, and nothing behind it; it is in `out`, for the client.
-    Whole {
-        status: u16,
-    },
-    /// Its head and some of its body have come, in `out` as well.
-    Begun(Box<Rest>),
-    Other,
-}
-
 /// The progress of a request.
 pub enum Step {
     Waits,
     Passed,
     /// The client is gone.
     Gone,
-    /// The client has no room for the rest of the answer.
-    Owes(Box<Owed>),
     /// There is more to it.
     Further,
 }
@@ -105,7 +92,9 @@ impl Underway {
     pub fn until(&self) -> Instant {
         match &self.call {
             None => self.started + self.application.limits.answer,
-            Some(Call { rest: Some(rest), .. }) => rest.until(&self.application.limits),
+            Some(Call { relay: Some(relay), at, .. }) => {
+                relay.awaited_since.unwrap_or(*at) + self.application.limits.answer_idle
+            }
             Some(call) => call.at + self.application.limits.answer,
         }
     }
@@ -120,70 +109,23 @@ impl Underway {
         passed: &mut usize,
     ) -> Step {
         let Some(call) = &mut self.call else { return Step::Further };
-        if call.rest.is_some() {
-            return self.pass_on(client, &[], passed);
-        }
-        client.thread.pool.fill_out(buffer);
-        match call.upstream.read_now(buffer) {
-            Ok(1..) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
-            // The next read sees it again.
-            Ok(0) | Err(_) => return Step::Further,
-        }
-        // In that case little was read, behind a long answer.
-        let was_brief = matches!(&call.upstream, Wire::Plain(from) if from.expect_any());
-        let mut came = self.look(client, buffer, out);
-        if was_brief
-            && !matches!(came, Came::Begun(_))
-            && let Some(call) = &self.call
-            && call.upstream.read_now(buffer).is_ok_and(|count| count > 0)
-        {
-            came = self.look(client, buffer, out);
-        }
-        let Some(call) = &mut self.call else { return Step::Further };
-        match came {
-            Came::Whole { status } => {
-                buffer.consume(usize::MAX / 2);
-                self.heard(client);
-                let bytes_out = out.len() as u64;
-                let Wire::Plain(to) = &client.stream else { return Step::Gone };
-                let sent = match to.try_write(out) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
-                    sent => sent.ok(),
-                };
-                let unsent = sent.map(|count| Bytes::copy_from_slice(&out[count..]));
-                self.conclude(client, status, bytes_out, unsent)
+        if call.relay.is_none() {
+            client.thread.pool.fill_out(buffer);
+            match call.upstream.read_now(buffer) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
+                // The next read sees it again.
+                Ok(0) | Err(_) => return Step::Further,
             }
-            Came::Begun(rest) => {
-                buffer.consume(usize::MAX / 2);
-                call.rest = Some(rest);
-                self.heard(client);
-                self.pass_on(client, out, passed)
-            }
-            Came::Other => {
+            call.relay = begun(client, &self.head, &call.upstream, buffer, out);
+            if call.relay.is_none() {
                 call.answer = std::mem::take(buffer);
-                Step::Further
+                return Step::Further;
             }
+            buffer.consume(usize::MAX / 2);
+            self.heard(client);
         }
-    }
-
-    fn look(&self, client: &Connection, buffer: &Buffer, out: &mut Vec<u8>) -> Came {
-        let bytes = buffer.filled();
-        let Ok(Some(head)) = response::parse(bytes, answer::asked(client, &self.head), out) else {
-            return Came::Other;
-        };
-        let (content, mut body) = (&bytes[head.length..], head.body);
-        let is_valid = body.accept(content) == Ok(content.len());
-        if !is_valid || head.status < 200 || !head.keep_alive || !head.client_keeps_alive {
-            return Came::Other;
-        }
-        out.extend_from_slice(content);
-        match long_rest(body) {
-            // More may follow for which there was no room.
-            None if body.is_done() && !buffer.is_full() => Came::Whole { status: head.status },
-            None => Came::Other,
-            Some(left) => Came::Begun(Box::new(Rest::new(&head, left, out.len() as u64))),
-        }
+        self.pass_on(client, out, passed)
     }
 
     /// Records that the instance answers.
@@ -198,31 +140,49 @@ impl Underway {
         }
     }
 
-    /// Concludes an answer that has come whole; `unsent` is what the client has not taken, `None`
-    /// if the client is gone.
-    fn conclude(
-        &mut self,
-        client: &Connection,
-        status: u16,
-        bytes_out: u64,
-        unsent: Option<Bytes>,
-    ) -> Step {
-        let Some(call) = self.call.take() else { return Step::Further };
-        self.permit.served();
-        let (thread, endpoint) = (&client.thread, &self.permit.endpoint);
-        let ended = Instant::now();
-        thread.pool.keep(endpoint, call.end().upstream, ended);
-        thread.pool.give_back_scratch(std::mem::take(&mut self.out));
-        let mut record = self.record(client, status, bytes_out);
-        record.ended(ended);
-        let step = match unsent {
-            Some(rest) if rest.is_empty() => Step::Passed,
-            Some(rest) => return Step::Owes(Box::new(Owed { rest, record })),
-            None => {
-                record.abandoned();
-                Step::Gone
-            }
+    fn pass_on(&mut self, client: &Connection, out: &mut Vec<u8>, passed: &mut usize) -> Step {
+        let Some(Call { upstream, relay: Some(relay), .. }) = &mut self.call else {
+            return Step::Further;
         };
+        let (to, pool, before) = (&client.stream, &client.thread.pool, relay.bytes_out());
+        let next = relay.step(upstream, to, pool);
+        let sent = match next {
+            Ok(Next::End) => relay.send(to, pool),
+            _ => Ok(false),
+        };
+        *passed += (relay.bytes_out() - before) as usize;
+        relay.give_back(out);
+        relay.awaited_since = matches!(next, Ok(Next::More)).then(Instant::now);
+        match (next, sent) {
+            (Ok(Next::End), Ok(true)) => self.conclude(client, Step::Passed),
+            (Ok(Next::End), Err(_)) | (Err(Failed::ClientGone), _) => {
+                self.conclude(client, Step::Gone)
+            }
+            (Ok(Next::More), _) if relay.is_spliced() => Step::Waits,
+            _ => Step::Further,
+        }
+    }
+
+    /// Concludes an answer of which nothing is left for the client, or whose client is gone. What
+    /// is still to come of it is nobody's.
+    fn conclude(&mut self, client: &Connection, step: Step) -> Step {
+        let Some(Call { upstream, relay: Some(relay), .. }) = self.call.take().map(Call::end)
+        else {
+            return Step::Further;
+        };
+        let (thread, endpoint, ended) = (&client.thread, &self.permit.endpoint, Instant::now());
+        let mut record = self.record(client, relay.status, relay.bytes_out());
+        record.ended(ended);
+        if matches!(step, Step::Gone) {
+            record.abandoned();
+        }
+        if relay.has_come() {
+            if relay.is_clean() {
+                thread.pool.keep(endpoint, upstream, ended);
+            }
+            self.permit.served();
+        }
+        thread.pool.give_back_scratch(std::mem::take(&mut self.out));
         thread.recorder.record(record);
         step
     }
@@ -231,31 +191,33 @@ impl Underway {
         let by = &self.permit.endpoint.labels;
         client.record_of(by, &self.head, status, bytes_out, self.started)
     }
+}
 
-    fn pass_on(&mut self, client: &Connection, begun: &[u8], bytes: &mut usize) -> Step {
-        let Some(Call { upstream: Wire::Plain(from), rest: Some(rest), .. }) = &mut self.call
-        else {
-            return Step::Further;
-        };
-        let before = rest.left;
-        let passed = rest.pass(from, client, begun);
-        *bytes += (before - rest.left) as usize;
-        let (status, bytes_out) = (rest.status, rest.bytes_out);
-        match passed {
-            Passed::Waits => Step::Waits,
-            Passed::Further => Step::Further,
-            Passed::Whole => self.conclude(client, status, bytes_out, Some(Bytes::new())),
-            Passed::Gone => {
-                let mut record = self.record(client, status, bytes_out);
-                record.ended(Instant::now());
-                record.abandoned();
-                client.thread.recorder.record(record);
-                // What comes of it is nobody's.
-                self.call = None;
-                Step::Gone
-            }
-        }
+/// Begins to pass on an answer of which some can be read; `None` if there is more to it. Its head
+/// is written to `out`.
+fn begun(
+    client: &Connection,
+    head: &RequestHead,
+    upstream: &Wire,
+    buffer: &mut Buffer,
+    out: &mut Vec<u8>,
+) -> Option<Relay> {
+    let asked = answer::asked(client, head);
+    // In that case little was read, behind a long answer.
+    let was_brief = matches!(upstream, Wire::Plain(from) if from.expect_any());
+    let mut parsed = response::parse(buffer.filled(), asked, out).ok()?;
+    if parsed.is_none() && was_brief && upstream.read_now(buffer).is_ok_and(|count| count > 0) {
+        parsed = response::parse(buffer.filled(), asked, out).ok()?;
     }
+    let answer =
+        parsed.filter(|one| one.status >= 200 && one.keep_alive && one.client_keeps_alive)?;
+    let (content, client) = (&buffer.filled()[answer.length..], client.peer.ip());
+    let begun = Relay::begin(&answer, content, std::mem::take(out), Chunks::AsTheyCome, client);
+    let mut relay = begun.ok()?;
+    if was_brief || buffer.is_full() {
+        relay.look_behind(upstream);
+    }
+    Some(relay)
 }
 
 impl Exchange<'_> {
@@ -281,21 +243,19 @@ impl Exchange<'_> {
             upstream: upstream.into(),
             at,
             answer: Buffer::default(),
-            rest: None,
+            relay: None,
         })
     }
 
     /// Returns whether the lane could have done it.
-    pub(super) fn was_quick(&self, endpoint: &Endpoint, body: Body, counts: &Counts) -> bool {
-        let is_long = || {
-            matches!(body, Body::Length(_))
-                && LONG_BYTES.contains(&counts.bytes_out)
-                && !counts.pace.has_waited()
-        };
+    pub(super) fn was_quick(&self, endpoint: &Endpoint, relay: &Relay) -> bool {
+        let bytes_out = relay.bytes_out();
+        let is_long =
+            || relay.has_length && LONG_BYTES.contains(&bytes_out) && !relay.pace.has_waited();
         may_hold(self.connection)
             && may_be_underway(&self.application, &self.head)
             && is_simple(endpoint)
-            && (counts.bytes_out < BUFFER_BYTES as u64 || is_long())
+            && (bytes_out < BUFFER_BYTES as u64 || is_long())
     }
 }
 

@@ -57,9 +57,15 @@ async fn splice_all(from: &Plain, to: &Plain, pace: &Pace) -> Result<()> {
         from.readable().await?;
         match pipe.take(from, BYTES) {
             Ok(0) => return Err(Error::from(ErrorKind::UnexpectedEof)),
-            Ok(_) => pipe.give(to, pace).await?,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
+        }
+        while let Err(error) = pipe.give_now(to, |count| pace.took(count)) {
+            match error.kind() {
+                ErrorKind::WouldBlock => pace.wait(WRITE_TIME_MAX, to.writable()).await?,
+                _ => return Err(error),
+            }
         }
     }
 }
