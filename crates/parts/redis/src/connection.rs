@@ -171,6 +171,8 @@ impl Connection {
                 Ok(End::Ordinary) => {
                     self.ordinary_wanted = (2 * self.ordinary_wanted).min(ORDINARY_MAX);
                     self.ordinary = 0;
+                    // What is in the input is parsed anew, there and when it comes back.
+                    self.requests = Requests::default();
                     let entrance = self.entrance.clone();
                     // Without a lane it goes on here.
                     let Err(refused) = entrance.send(self) else { return };
