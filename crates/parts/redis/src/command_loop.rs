@@ -30,9 +30,9 @@ pub enum Wait {
     Replies,
     /// Room in the store for the write of the next command.
     Room { used: usize, write: Submission, reply: Reply, answer: Answer },
-    /// Whoever can carry out the next command, which is as parsed and may have to wait itself.
+    /// A task that carries out the next command, which is as parsed and may have to wait itself.
     Command { used: usize },
-    /// Whoever can receive a large value, as `Parsed::Streamed` describes it.
+    /// A task that receives a large value, as `Parsed::Streamed` describes it.
     Value { used: usize, length: u64, options: usize },
     /// The end of the connection, as what came is no command.
     End(ProtocolError),
