@@ -1,7 +1,6 @@
 //! One connection: reads commands, carries them out in order and sends the replies. Writes that
 //! follow each other are queued together, and so share their wait for the disk.
 
-mod at_once;
 mod commands;
 mod describe;
 mod ends;
@@ -29,13 +28,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout;
 
-use self::at_once::Rest;
 use super::access::{DEFAULT_USER, Rights};
+use super::batch::{Answer, Batch};
 use super::clients::ClientRow;
+use super::command_loop::{CommandLoop, Wait};
 use super::context::FaceContext;
-use super::gathering::{Bell, Gathering};
-use super::limits::{PENDING_MAX, READ_BYTES, SEND_BYTES};
-use super::ordinary::Answer;
+use super::gathering::Bell;
+use super::limits::READ_BYTES;
 use super::problem::Problem;
 use super::table::Verb;
 use super::wire::Wire;
@@ -64,33 +63,13 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The reply that the answers to queued writes become.
-enum Awaited {
-    /// `OK` once this many writes are durable.
-    Ok(usize),
-    /// The number of those writes, of this many, that had something to delete.
-    Count(usize),
-    /// An error: the last of this many writes could not be queued.
-    Failed(Problem, usize),
-}
-
-impl From<Answer> for Awaited {
-    fn from(answer: Answer) -> Awaited {
-        match answer {
-            Answer::Ok => Awaited::Ok(1),
-            Answer::Count => Awaited::Count(1),
-        }
-    }
-}
-
 pub struct Connection {
     context: Arc<FaceContext>,
     pub(super) wire: Wire,
     pub(super) input: Vec<u8>,
     requests: Requests,
     pub(super) replies: Replies,
-    gathering: Arc<Gathering>,
-    pending: Vec<Awaited>,
+    batch: Batch,
     pub(super) rights: Rights,
     /// Whether the connection is local: it needs no password as long as none is defined.
     local: bool,
@@ -145,8 +124,7 @@ impl Connection {
             input: Vec::new(),
             requests: Requests::default(),
             replies: Replies::default(),
-            gathering: Gathering::new(thread.bell.clone()),
-            pending: Vec::new(),
+            batch: Batch::new(thread.bell.clone()),
             rights,
             local,
             failed_logins: 0,
@@ -171,6 +149,8 @@ impl Connection {
                 Ok(End::Ordinary) => {
                     self.ordinary_wanted = (2 * self.ordinary_wanted).min(ORDINARY_MAX);
                     self.ordinary = 0;
+                    // What is in the input is parsed anew, there and when it comes back.
+                    self.requests = Requests::default();
                     let entrance = self.entrance.clone();
                     // Without a lane it goes on here.
                     let Err(refused) = entrance.send(self) else { return };
@@ -211,20 +191,35 @@ impl Connection {
 
     /// Carries out the input; returns whether there was nothing out of the ordinary.
     async fn carry_out_input(&mut self) -> io::Result<bool> {
-        let mut ordinary = true;
-        loop {
-            match self.consume_at_once() {
-                Rest::Nothing => return Ok(ordinary),
-                Rest::Queue(write, reply, awaited) => {
-                    Box::pin(self.queue_when_possible(write, reply, awaited)).await;
-                    ordinary = false;
-                }
-                Rest::Commands => {
-                    Box::pin(self.consume()).await?;
-                    return Ok(false);
-                }
-            }
+        let input = std::mem::take(&mut self.input);
+        let (used, wait) = self.advance(&input);
+        self.input = input;
+        self.input.drain(..used);
+        if matches!(wait, Wait::Bytes) {
+            return Ok(true);
         }
+        Box::pin(self.attend(wait)).await?;
+        Ok(false)
+    }
+
+    /// Runs the loop over commands once.
+    fn advance(&mut self, input: &[u8]) -> (usize, Wait) {
+        let plain = self.is_plain();
+        let Connection { context, rights, requests, replies, batch, .. } = self;
+        let before = batch.asked.len();
+        let rights = plain.then_some(&*rights);
+        let mut commands =
+            CommandLoop { context, rights, requests, replies, batch, who: 0, asked: before };
+        let done = commands.run(input);
+        if batch.asked.len() > before {
+            batch.gathering.written(before == 0);
+        }
+        done
+    }
+
+    /// Returns whether only the connection's rights decide what it may ask.
+    fn is_plain(&self) -> bool {
+        self.refused_multi.is_none() && self.subscriber.is_none()
     }
 
     fn is_for_lane(&self) -> bool {

@@ -9,8 +9,8 @@ use std::thread::ThreadId;
 use tokio::sync::Notify;
 
 use super::returning::Returning;
-use store::Written;
 use store::reply::{Listener, Reply};
+use store::{StoreError, Written};
 
 /// Wakes connections of one thread. To wake a task of another thread costs a system call; the bell
 /// does so once for all that are ready by the time that thread looks.
@@ -80,10 +80,7 @@ impl Bell {
     }
 }
 
-/// The number of answers that an idle connection keeps room for.
-const IDLE_MAX: usize = 4;
-
-/// The answers to the writes of one connection.
+/// The answers to the writes of one batch.
 pub struct Gathering {
     state: Mutex<GatheringState>,
     bell: Arc<Bell>,
@@ -147,16 +144,19 @@ impl Gathering {
         self.state().missing == 0
     }
 
-    /// Swaps the answers, by their places, with an empty vector.
-    pub fn swap(&self, answers: &mut Vec<Option<Written>>) {
-        std::mem::swap(&mut self.state().answers, answers);
+    /// Replaces the answer of the last write, which was not even queued.
+    pub fn refuse(&self, error: StoreError) {
+        if let Some(last) = self.state().answers.last_mut() {
+            *last = Some(Err(error));
+        }
     }
 
-    /// Passes on the answers, in the order of the writes, and empties the gathering.
-    pub fn empty(&self, into: impl FnOnce(&mut dyn Iterator<Item = Written>)) {
+    /// Passes on the answers, in the order of the writes, and empties the gathering. It keeps room
+    /// for `kept` more.
+    pub fn empty(&self, kept: usize, into: impl FnOnce(&mut dyn Iterator<Item = Written>)) {
         let mut state = self.state();
         into(&mut state.answers.drain(..).flatten());
-        if state.answers.capacity() > IDLE_MAX {
+        if state.answers.capacity() > kept {
             state.answers = Vec::new();
         }
     }
@@ -200,7 +200,7 @@ mod tests {
             });
             gathering.complete().await;
             let mut answers = Vec::new();
-            gathering.empty(|all| answers.extend(all));
+            gathering.empty(0, |all| answers.extend(all));
             assert_eq!(answers.len(), 50);
             for (i, answer) in answers.into_iter().enumerate() {
                 match answer {

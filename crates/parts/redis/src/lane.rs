@@ -23,16 +23,17 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use self::desk::{Desk, Next, Turn};
+use self::desk::{Desk, Next};
 use self::place::Place;
+use super::batch::Batch;
 use super::connection::Connection;
 use super::context::FaceContext;
 use super::gathering::Bell;
 
 /// The number of connections that are read for one batch.
 const EVENTS_MAX: usize = 1024;
-/// The number of idle turns kept for reuse; one or two batches are under way.
-const TURNS_KEPT_MAX: usize = 4;
+/// The number of idle batches kept for reuse; one or two are under way.
+const BATCHES_KEPT_MAX: usize = 4;
 
 /// Collects the events of connections that can be read or have ended by now.
 fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
@@ -54,9 +55,9 @@ pub struct Lane {
     places: Slab<Place>,
     events: Vec<(usize, EventFlags)>,
     desk: Desk,
-    /// The turns whose writes are not answered yet, oldest first.
-    turns: VecDeque<Turn>,
-    idle_turns: Vec<Turn>,
+    /// The writes of turns that are not answered yet, oldest first.
+    batches: VecDeque<Batch>,
+    idle_batches: Vec<Batch>,
     /// The places to be served again although nothing new has come.
     again: Vec<usize>,
     bell: Arc<Bell>,
@@ -79,9 +80,9 @@ impl Lane {
             entering: Vec::new(),
             places: Slab::new(),
             events: Vec::with_capacity(EVENTS_MAX),
-            desk: Desk::new(of, Turn::new(bell.clone())),
-            turns: VecDeque::new(),
-            idle_turns: Vec::new(),
+            desk: Desk::new(of, Batch::new(bell.clone())),
+            batches: VecDeque::new(),
+            idle_batches: Vec::new(),
             again: Vec::new(),
             bell,
         };
@@ -126,8 +127,8 @@ impl Lane {
             }
         }
         news |= !self.events.is_empty();
-        if let Some(turn) = self.turns.front() {
-            news |= turn.gathering.poll_complete(context).is_ready();
+        if let Some(batch) = self.batches.front() {
+            news |= batch.gathering.poll_complete(context).is_ready();
         }
         if news { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -160,7 +161,12 @@ impl Lane {
 
     fn serve(&mut self, index: usize) {
         let Some(place) = self.places.get_mut(index) else { return };
-        match self.desk.serve(place, index) {
+        let next = self.desk.serve(place, index);
+        self.follow(index, next);
+    }
+
+    fn follow(&mut self, index: usize, next: Next) {
+        match next {
             Next::Rest => {}
             Next::Again => self.again.push(index),
             Next::Leave => self.leave(index),
@@ -170,38 +176,33 @@ impl Lane {
 
     /// Ends the turn: all that was written is one batch.
     fn write(&mut self) {
-        if self.desk.turn.asked.is_empty() {
+        if self.desk.batch.asked.is_empty() {
             return;
         }
-        let idle = self.idle_turns.pop();
-        let next = idle.unwrap_or_else(|| Turn::new(self.bell.clone()));
-        self.turns.push_back(std::mem::replace(&mut self.desk.turn, next));
+        let idle = self.idle_batches.pop();
+        let next = idle.unwrap_or_else(|| Batch::new(self.bell.clone()));
+        self.batches.push_back(std::mem::replace(&mut self.desk.batch, next));
         self.desk.hurry();
     }
 
     fn answer(&mut self) {
-        while let Some(mut turn) = self.turns.pop_front_if(|turn| turn.gathering.is_complete()) {
-            let mut answers = self.desk.answers(&turn);
-            let mut at = 0;
-            while let Some((index, _)) = turn.asked.get(at) {
-                let index = *index as usize;
-                let its = turn.asked[at..].iter().take_while(|(other, _)| *other as usize == index);
-                let count = its.count();
-                let all =
-                    turn.asked[at..].iter().map(|(_, answer)| *answer).zip(&mut answers[at..]);
-                at += count;
-                let Some(place) = self.places.get_mut(index) else { continue };
-                match self.desk.answer(place, all.take(count)) {
-                    Next::Again => self.again.push(index),
-                    Next::Rest => {}
-                    Next::Leave => self.leave(index),
-                    Next::Close => drop(self.remove(index)),
+        while let Some(mut batch) = self.batches.pop_front_if(|its| its.gathering.is_complete()) {
+            batch.gathering.empty(usize::MAX, |answers| {
+                for its in batch.asked.chunk_by(|one, next| one.who == next.who) {
+                    let index = its[0].who as usize;
+                    match self.places.get_mut(index) {
+                        Some(place) => {
+                            let next = self.desk.answer(place, its, answers);
+                            self.follow(index, next);
+                        }
+                        // The store had no room for these.
+                        None => answers.take(its.len()).for_each(drop),
+                    }
                 }
-            }
-            self.desk.keep(answers);
-            turn.asked.clear();
-            if self.idle_turns.len() < TURNS_KEPT_MAX {
-                self.idle_turns.push(turn);
+            });
+            batch.asked.clear();
+            if self.idle_batches.len() < BATCHES_KEPT_MAX {
+                self.idle_batches.push(batch);
             }
         }
     }

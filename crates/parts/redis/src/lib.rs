@@ -3,14 +3,15 @@
 //! Started by a node, or by `cortex store serve`.
 
 mod access;
+mod batch;
 mod clients;
+mod command_loop;
 mod connection;
 mod context;
 mod gathering;
 mod lane;
 mod limits;
 mod listener;
-mod ordinary;
 mod problem;
 mod returning;
 mod scans;

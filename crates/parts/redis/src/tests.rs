@@ -1,5 +1,6 @@
 //! Tests of the Redis interface over a real store, byte by byte as clients speak.
 
+mod drivers;
 mod lane;
 mod messages;
 mod rights;

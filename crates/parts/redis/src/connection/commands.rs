@@ -3,62 +3,76 @@
 //! wait for the disk.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use store_core::resp::Protocol;
-use store_core::resp::request::{Parsed, Requests};
 
-use super::{Awaited, Connection, PENDING_MAX, Problem, SEND_BYTES, TOGETHER_MAX, Words};
+use super::{Connection, Problem, TOGETHER_MAX, Wait, Words};
 use crate::access::Rights;
+use crate::batch::{Answer, Asked, Batch};
 use crate::table;
 use crate::table::{Spec, Verb};
-use store::{StoreError, Submission, Urgency, Written};
+use store::reply::Reply;
+use store::{Submission, Urgency};
+
+/// The number of answers that an idle connection keeps room for.
+const ANSWERS_KEPT_MAX: usize = 4;
 
 impl Connection {
-    /// Carries out every whole command that has come.
-    pub(super) async fn consume(&mut self) -> io::Result<()> {
+    /// Does what the loop over commands waits for, until that is the client.
+    pub(super) async fn attend(&mut self, mut wait: Wait) -> io::Result<()> {
         let mut input = std::mem::take(&mut self.input);
-        let mut requests = std::mem::take(&mut self.requests);
         let mut at = 0;
-        while !self.closing {
-            match requests.parse(&input[at..]) {
-                Ok(Parsed::Incomplete) => break,
-                Ok(Parsed::Command { used }) => {
-                    let words = Words { requests: &requests, input: &input[at..] };
-                    if words.len() > 0 {
-                        self.execute(words).await?;
-                    }
+        loop {
+            match wait {
+                Wait::Bytes => break,
+                Wait::Answers => self.settle().await,
+                Wait::Replies => self.send().await?,
+                Wait::Room { used, write, reply, answer } => {
+                    self.submit(write, reply).await;
+                    self.owe(answer, 1);
+                    self.count();
                     at += used;
                 }
-                Ok(Parsed::Streamed { used, length, options }) => {
+                Wait::Command { used } => {
+                    let requests = std::mem::take(&mut self.requests);
+                    let words = Words { requests: &requests, input: &input[at..] };
+                    self.execute(words).await?;
+                    self.requests = requests;
+                    at += used;
+                }
+                Wait::Value { used, length, options } => {
                     self.settle().await;
+                    let requests = std::mem::take(&mut self.requests);
                     let key = requests.argument(&input[at..], 1).unwrap_or_default().to_vec();
                     input.drain(..at + used);
                     at = 0;
-                    let set = self.set_streamed(key, &mut input, length, options);
-                    Box::pin(set).await?;
-                    requests = Requests::default();
+                    Box::pin(self.set_streamed(key, &mut input, length, options)).await?;
                 }
-                Err(error) => {
+                Wait::End(error) => {
                     self.settle().await;
                     self.replies.error(&format!("ERR {error}"));
                     self.closing = true;
                 }
             }
-            if self.pending.len() >= PENDING_MAX {
-                self.settle().await;
+            if self.closing {
+                break;
             }
-            if self.replies.bytes.len() >= SEND_BYTES {
-                self.send().await?;
-            }
+            let used;
+            (used, wait) = self.advance(&input[at..]);
+            at += used;
         }
         input.drain(..at);
         self.input = input;
-        self.requests = requests;
         Ok(())
     }
 
+    fn count(&self) {
+        self.context.clients.commands.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) async fn execute(&mut self, words: Words<'_>) -> io::Result<()> {
-        self.context.clients.commands.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.count();
         let mut written = None;
         let done = match self.admit(words) {
             Ok(spec) => {
@@ -132,53 +146,43 @@ impl Connection {
     pub(super) async fn queue(
         &mut self,
         writes: impl IntoIterator<Item = Submission>,
-        reply: impl FnOnce(usize) -> Awaited,
+        answer: Answer,
     ) {
         let mut count = 0;
         for write in writes {
             count += 1;
-            let place = self.gathering.reply();
-            let Some((write, place)) = self.context.store.submit_at_once(write, place) else {
-                continue;
-            };
-            if let Err(error) = self.context.store.submit(write, Urgency::WithOthers, place).await {
-                self.wrote();
-                return self.pending.push(Awaited::Failed(error.into(), count));
+            let reply = self.batch.gathering.reply();
+            if let Some((write, reply)) = self.context.store.submit_at_once(write, reply)
+                && !self.submit(write, reply).await
+            {
+                break;
             }
         }
-        self.wrote();
-        self.pending.push(reply(count));
+        self.owe(answer, count);
     }
 
-    /// Records that writes were queued; called before their reply joins `pending`.
-    pub(super) fn wrote(&self) {
-        self.gathering.written(self.pending.is_empty());
+    /// Queues a write once there is room; returns whether the store takes it.
+    async fn submit(&self, write: Submission, reply: Reply) -> bool {
+        let queued = self.context.store.submit(write, Urgency::WithOthers, reply).await;
+        queued.map_err(|error| self.batch.gathering.refuse(error)).is_ok()
+    }
+
+    /// Records that a reply waits for as many more writes.
+    fn owe(&mut self, answer: Answer, writes: u32) {
+        let Batch { gathering, asked } = &mut self.batch;
+        gathering.written(asked.is_empty());
+        asked.push(Asked { who: 0, answer, writes });
     }
 
     /// Waits for the queued writes, and replies to them.
     pub(super) async fn settle(&mut self) {
-        if self.pending.is_empty() {
+        if self.batch.asked.is_empty() {
             return;
         }
-        self.gathering.complete().await;
-        let Connection { gathering, pending, replies, .. } = self;
-        gathering.empty(|answers| {
-            for awaited in pending.drain(..) {
-                let (count, counts) = match awaited {
-                    Awaited::Ok(count) => (count, false),
-                    Awaited::Count(count) => (count, true),
-                    Awaited::Failed(Problem(text), count) => {
-                        answers.take(count).for_each(drop);
-                        replies.error(&text);
-                        continue;
-                    }
-                };
-                match first_error(answers.take(count)) {
-                    Ok(made) if counts => replies.integer(made),
-                    Ok(_) => replies.ok(),
-                    Err(error) => replies.error(&format!("ERR {error}")),
-                }
-            }
+        self.batch.gathering.complete().await;
+        let Connection { batch: Batch { gathering, asked }, replies, .. } = self;
+        gathering.empty(ANSWERS_KEPT_MAX, |answers| {
+            asked.drain(..).for_each(|asked| asked.reply(answers, replies));
         });
         gathering.answered();
     }
@@ -195,17 +199,4 @@ fn while_subscribed(verb: Verb) -> bool {
             | Verb::Quit
             | Verb::Reset
     )
-}
-
-/// Returns how many writes were made, or the first error if one was refused.
-fn first_error(answers: impl Iterator<Item = Written>) -> Result<i64, StoreError> {
-    let mut made = Ok(0);
-    for answer in answers {
-        match (&mut made, answer) {
-            (Ok(made), Ok(id)) => *made += i64::from(id.is_some()),
-            (Ok(_), Err(error)) => made = Err(error),
-            (Err(_), _) => {}
-        }
-    }
-    made
 }

@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 use model::Timestamp;
 
-use super::{Awaited, Connection, Problem, REPLY_BYTES_MAX, Verb, Words};
+use super::{Answer, Connection, Problem, REPLY_BYTES_MAX, Verb, Words};
 use store::values::blocking;
 use store::{Entry, Submission, Submitted, Value, Version};
 
@@ -91,7 +91,7 @@ impl Connection {
         }
         let change = Submitted::Set { value, expires: terms.expires };
         let write = Submission { key, change, only_over: None };
-        self.queue([write], Awaited::Ok).await;
+        self.queue([write], Answer::Ok).await;
         Ok(())
     }
 
@@ -180,13 +180,13 @@ impl Connection {
             let key = self.key(words.get(at), true)?;
             writes.push(Submission::set(key, Bytes::copy_from_slice(words.get(at + 1))));
         }
-        self.queue(writes, Awaited::Ok).await;
+        self.queue(writes, Answer::Ok).await;
         Ok(())
     }
 
     pub(super) async fn del(&mut self, words: Words<'_>) -> Result<(), Problem> {
         let keys: Result<Vec<_>, _> = words.from(1).map(|word| self.key(word, true)).collect();
-        self.queue(keys?.into_iter().map(Submission::delete), Awaited::Count).await;
+        self.queue(keys?.into_iter().map(Submission::delete), Answer::Count).await;
         Ok(())
     }
 

@@ -2,37 +2,27 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use store_core::resp::reply::Replies;
-use store_core::resp::request::{Parsed, Requests};
+use store_core::resp::request::Requests;
 
 use super::place::Place;
 use crate::access::Rights;
+use crate::batch::{Asked, Batch};
+use crate::command_loop::{CommandLoop, Wait};
 use crate::context::FaceContext;
-use crate::gathering::{Bell, Gathering};
-use crate::limits::{PENDING_MAX, READ_BYTES, SEND_BYTES};
-use crate::ordinary::{Answer, Ordinary, reply_at_once};
+use crate::limits::READ_BYTES;
 use crate::returning::Returning;
-use crate::words::Words;
 use store::Written;
 
 /// The length in bytes of an incomplete command up to which it stays in the lane; a longer one is
 /// left to a task to wait for.
 const PARTIAL_BYTES_MAX: usize = 4096;
 
-/// The writes of one batch, and the places they belong to.
-pub struct Turn {
-    pub gathering: Arc<Gathering>,
-    pub asked: Vec<(u32, Option<Answer>)>,
-}
-
-impl Turn {
-    pub fn new(bell: Arc<Bell>) -> Turn {
-        Turn { gathering: Gathering::new(bell), asked: Vec::new() }
-    }
-}
+/// The name in a batch for writes that the store had no room for. They are made again, and nobody
+/// is told.
+const NOBODY: u32 = u32::MAX;
 
 /// What is to become of a connection that was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,33 +36,24 @@ pub enum Next {
     Close,
 }
 
-enum Step {
-    Done,
-    /// The command is done once what was written before is answered.
-    Later,
-    NoRoom,
-    Leave,
-}
-
 pub struct Desk {
     context: Arc<FaceContext>,
-    pub turn: Turn,
+    /// The writes of this turn; each is known by the index of its place.
+    pub batch: Batch,
     scratch: Vec<u8>,
     requests: Requests,
     replies: Replies,
-    answers: Vec<Option<Written>>,
     returning: Returning,
 }
 
 impl Desk {
-    pub fn new(context: Arc<FaceContext>, turn: Turn) -> Desk {
+    pub fn new(context: Arc<FaceContext>, batch: Batch) -> Desk {
         Desk {
             context,
-            turn,
+            batch,
             scratch: vec![0; READ_BYTES],
             requests: Requests::default(),
             replies: Replies::default(),
-            answers: Vec::new(),
             returning: Returning::default(),
         }
     }
@@ -119,12 +100,12 @@ impl Desk {
         let scratch = std::mem::take(&mut self.scratch);
         let mut waited = std::mem::take(&mut place.input);
         let next = if waited.is_empty() {
-            let (used, next) = self.carry_out_all(&scratch[..count], place, index);
+            let (used, next) = self.advance(&scratch[..count], place, index);
             place.input.extend_from_slice(&scratch[used..count]);
             next
         } else {
             waited.extend_from_slice(&scratch[..count]);
-            let (used, next) = self.carry_out_all(&waited, place, index);
+            let (used, next) = self.advance(&waited, place, index);
             // The rest of a large input must not keep its buffer.
             place.input = waited[used..].to_vec();
             next
@@ -142,102 +123,52 @@ impl Desk {
         }
     }
 
-    /// Carries out commands; returns how many bytes were used, and what follows.
-    fn carry_out_all(&mut self, input: &[u8], place: &mut Place, index: usize) -> (usize, Next) {
-        let mut requests = std::mem::take(&mut self.requests);
-        requests.restart();
+    /// Runs the loop over commands once; returns how many bytes were used, and what follows.
+    fn advance(&mut self, input: &[u8], place: &mut Place, index: usize) -> (usize, Next) {
+        self.requests.restart();
         self.replies.protocol = place.protocol;
-        let (mut at, mut done) = (0, 0);
-        let step = loop {
-            if place.asked as usize >= PENDING_MAX || self.replies.bytes.len() >= SEND_BYTES {
-                break Step::Later;
-            }
-            match requests.parse(&input[at..]) {
-                Ok(Parsed::Incomplete) if input.len() - at <= PARTIAL_BYTES_MAX => {
-                    break Step::Done;
-                }
-                Ok(Parsed::Command { used }) => {
-                    let words = Words { requests: &requests, input: &input[at..] };
-                    match self.carry_out(words, place, index) {
-                        Step::Done => (at, done) = (at + used, done + 1),
-                        step => break step,
-                    }
-                }
-                Ok(Parsed::Incomplete | Parsed::Streamed { .. }) | Err(_) => break Step::Leave,
-            }
+        let before = place.asked;
+        let mut commands = CommandLoop {
+            context: &self.context,
+            rights: Some(if place.all_rights { &Rights::All } else { &place.connection.rights }),
+            requests: &mut self.requests,
+            replies: &mut self.replies,
+            batch: &mut self.batch,
+            who: index as u32,
+            asked: before,
         };
-        self.requests = requests;
-        self.context.clients.commands.fetch_add(done, Ordering::Relaxed);
-        let next = match step {
-            Step::Done => Next::Rest,
-            _ if place.asked > 0 => {
-                place.stopped = true;
-                Next::Rest
-            }
-            Step::Leave => Next::Leave,
-            Step::NoRoom if std::mem::replace(&mut place.turned_away, true) => Next::Leave,
-            Step::NoRoom | Step::Later => {
-                place.stopped = true;
-                Next::Again
-            }
-        };
-        (at, next)
-    }
-
-    fn carry_out(&mut self, words: Words<'_>, place: &mut Place, index: usize) -> Step {
-        let rights = if place.all_rights { &Rights::All } else { &place.connection.rights };
-        match Ordinary::read(words, rights, &self.context) {
-            None => Step::Leave,
-            Some(Ordinary::Get(_)) if place.asked > 0 => Step::Later,
-            Some(Ordinary::Get(key)) => {
-                if !reply_at_once(&key, &self.context, &mut self.replies) {
-                    return Step::Leave;
-                }
-                Step::Done
-            }
-            Some(Ordinary::Write(write, answer)) => {
-                let reply = self.turn.gathering.reply();
-                let refused = self.context.store.submit_at_once(write, reply);
-                // The place among the answers is taken all the same.
-                let answer = refused.is_none().then_some(answer);
-                self.turn.asked.push((index as u32, answer));
-                if answer.is_none() {
-                    return Step::NoRoom;
-                }
-                place.turned_away = false;
-                if place.asked == 0 {
-                    self.returning.wrote();
-                }
-                place.asked += 1;
-                Step::Done
+        let (used, wait) = commands.run(input);
+        place.asked = commands.asked;
+        if place.asked > before {
+            place.turned_away = false;
+            if before == 0 {
+                self.returning.wrote();
             }
         }
-    }
-
-    /// Takes a turn's answers, which are emptied by `answer` and given back with `keep`.
-    pub fn answers(&mut self, turn: &Turn) -> Vec<Option<Written>> {
-        let mut answers = std::mem::take(&mut self.answers);
-        turn.gathering.swap(&mut answers);
-        answers
-    }
-
-    pub fn keep(&mut self, mut answers: Vec<Option<Written>>) {
-        answers.clear();
-        self.answers = answers;
+        if let Wait::Room { answer, .. } = wait {
+            // Its place among the answers is taken all the same.
+            self.batch.asked.push(Asked { who: NOBODY, answer, writes: 1 });
+        }
+        let next = match wait {
+            Wait::Bytes if input.len() - used <= PARTIAL_BYTES_MAX => return (used, Next::Rest),
+            _ if place.asked > 0 => Next::Rest,
+            Wait::Room { .. } if std::mem::replace(&mut place.turned_away, true) => Next::Leave,
+            Wait::Room { .. } | Wait::Replies => Next::Again,
+            _ => Next::Leave,
+        };
+        place.stopped = next != Next::Leave;
+        (used, next)
     }
 
     /// Replies to all that a connection wrote in one turn.
-    pub fn answer<'a>(
+    pub fn answer(
         &mut self,
         place: &mut Place,
-        answers: impl Iterator<Item = (Option<Answer>, &'a mut Option<Written>)>,
+        asked: &[Asked],
+        answers: &mut dyn Iterator<Item = Written>,
     ) -> Next {
-        for (answer, written) in answers {
-            if let (Some(answer), Some(written)) = (answer, written.take()) {
-                answer.reply(written, &mut self.replies);
-                place.asked -= 1;
-            }
-        }
+        asked.iter().for_each(|asked| asked.reply(answers, &mut self.replies));
+        place.asked -= asked.len();
         if place.asked == 0 {
             self.returning.answered();
         }

@@ -16,7 +16,7 @@ use crate::wire::{Kind, Wire};
 pub struct Place {
     fd: OwnedFd,
     /// The number of writes that have no answer yet. Nothing is read meanwhile.
-    pub asked: u32,
+    pub asked: usize,
     /// Whether there may be bytes that were not read.
     pub readable: bool,
     /// Whether the client has ended its side: it is read until its end.

@@ -13,13 +13,13 @@ const TURNS: usize = 64;
 type Tcp = Client<std::net::TcpStream>;
 
 /// Returns how many connections are in lanes, as another client is told.
-fn in_lanes(server: &Server) -> usize {
+pub fn in_lanes(server: &Server) -> usize {
     let info = server.client().text("INFO clients");
     let line = info.lines().find_map(|line| line.strip_prefix("clients_in_lanes:"));
     line.expect("INFO counts them").trim().parse().unwrap()
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < DEADLINE, "{what}");
@@ -124,6 +124,26 @@ fn a_command_may_come_in_any_two_pieces() {
         assert_eq!(show(&client.next()), "here", "cut at {at}");
     }
     assert_eq!(in_lanes(&server), 1);
+}
+
+#[test]
+fn half_a_command_that_went_to_the_lane_is_forgotten_with_it() {
+    let server = Server::start();
+    let mut client = server.client();
+    let turn = encode(&["GET", "a"]);
+    let (half, rest) = turn.split_at(turn.len() - 3);
+    client.stream.write_all(&[&turn, half].concat()).unwrap();
+    for _ in 0..TURNS {
+        assert_eq!(show(&client.next()), "nil");
+        client.stream.write_all(&[rest, half].concat()).unwrap();
+    }
+    until("it goes to the lane with half a command", || in_lanes(&server) == 1);
+    client.stream.write_all(rest).unwrap();
+    assert_eq!([show(&client.next()), show(&client.next())], ["nil", "nil"]);
+    // This begins like the half, and has more words.
+    assert_eq!(client.text("DEL a b c"), "0");
+    until("what is no ordinary command leaves it", || in_lanes(&server) == 0);
+    assert_eq!(client.text("PING"), "PONG");
 }
 
 #[test]
