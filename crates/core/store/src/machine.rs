@@ -4,7 +4,7 @@
 //!
 //! | part | owns |
 //! | --- | --- |
-//! | `Holdings` | the replica (history, winners, horizons, places of values) and what watchers hear |
+//! | `Holdings` | the replica: history, winners, horizons, places of values; what watchers hear |
 //! | `Stamps` | the hybrid clock, the newest stamp in the log, doubts about the wall clock |
 //! | `Intake` | this node's writes that came before it may stamp any |
 //! | `DiskQueue` | what waits for the disk, the batch under way, what must be written again |

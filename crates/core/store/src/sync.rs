@@ -1,6 +1,6 @@
-//! Replication: what nodes tell one another and what each concludes. Must not know sockets nor bytes
-//! of values; the store's machine drives it. It routes what comes to its parts, and each of these
-//! changes its own state alone; one that returns a refusal wants its session broken off:
+//! Replication: what nodes tell one another and what each concludes. Must not know sockets nor
+//! bytes of values; the store's machine drives it. It routes what comes to its parts, and each of
+//! these changes its own state alone; one that returns a refusal wants its session broken off:
 //!
 //! | part | owns |
 //! | --- | --- |
@@ -423,7 +423,7 @@ impl Sync {
         }
         if !self.cluster.is_alone() && self.timetable.is_vector_due(cx.now) {
             self.keep_vector(cx);
-            self.collect(cx);
+            self.squash(cx.replica.horizons().squash, cx);
         }
         let Some(due) = self.timetable.due(cx.now) else { return };
         if due != Due::Push {
@@ -460,14 +460,8 @@ impl Sync {
         cx.wait(Waiting::Vector);
     }
 
-    /// Collects garbage up to what all members are known to hold.
-    fn collect(&mut self, cx: &mut Context<'_>) {
-        let squash = cx.replica.horizons().squash;
-        let garbage = self.garbage_below(squash, cx);
-        cx.raise_to(Horizons { squash, garbage });
-    }
-
-    /// Raises the horizons: history is squashed up to here, and garbage collected.
+    /// Raises the horizons: history is squashed up to here, and garbage is collected up to what all
+    /// members are known to hold.
     pub(crate) fn squash(&mut self, squash: Stamp, cx: &mut Context<'_>) {
         let garbage = self.garbage_below(squash, cx);
         if self.cluster.is_alone() && garbage > cx.replica.horizons().garbage {
