@@ -24,6 +24,7 @@ pub use commit::{Action, Commit, Location, NodeTag, Position};
 pub use event::{Change, Effect, Entry, Event, Ticket, Write};
 pub use expiry::Expiry;
 pub use machine::StoreMachine;
+pub use machine::stamps::ClockDoubt;
 pub use past::Past;
 pub use replica::{Frozen, Horizons, Replica};
 pub use sum::{CommitSum, Fingerprint};

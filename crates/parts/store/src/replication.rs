@@ -12,9 +12,8 @@ use model::Timestamp;
 use sha1::{Digest, Sha1};
 use store_core::event::Alarm;
 use store_core::sync::links::Link;
-use store_core::sync::mend::ClockDoubt;
 use store_core::sync::message::{Body, ClusterId, Message};
-use store_core::{Action, Commit, Event, Location, NodeTag, Stamp};
+use store_core::{Action, ClockDoubt, Commit, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
 use tokio::sync::oneshot;
 

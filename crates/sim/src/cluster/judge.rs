@@ -228,7 +228,7 @@ impl World {
         let standing = self.standing(host);
         let joins = standing.fresh_until == Stamp(u64::MAX);
         // A copy's vector comes before the horizons that it rests on; nobody is told meanwhile.
-        let copies = self.hosts[host].machine().is_some_and(|machine| machine.sync().is_copying());
+        let copies = self.hosts[host].machine().is_some_and(|machine| machine.is_copying());
         if standing.cluster != CLUSTER || self.hosts[host].evicted || joins || copies {
             return;
         }

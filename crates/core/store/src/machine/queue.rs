@@ -1,25 +1,22 @@
-//! The queue for the disk and the next batch: at most one batch is under way, and everything that
-//! came meanwhile shares the next.
+//! The queue for the disk: at most one batch is under way, and everything that came meanwhile waits
+//! for the next. Owns what must be written again where the disk refused it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::Timestamp;
+use model::{Key, Timestamp};
 
-use super::{BATCH_WRITES_MAX, StoreMachine, WRITES_WAITING_MAX};
+use super::WRITES_WAITING_MAX;
 use crate::clock::Stamp;
-use crate::commit::{Action, Commit, Location, Position};
+use crate::commit::{Commit, Position};
 use crate::event::{Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
 use crate::replica::Horizons;
-use crate::sync::members::is_roster_key;
-use crate::sync::mend::ClockDoubt;
-use crate::sync::message::{Carried, Refusal, Vector};
-use crate::sync::park::newest_admitted;
+use crate::sync::message::{Carried, Vector};
 
 /// The pause before what must be written is tried again on a full disk, where somebody has to make
 /// room.
-pub(super) const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
+const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 /// Positions in one record of what was forgotten: at most 400 KiB.
 const FORGOTTEN_MAX: usize = 1 << 14;
 
@@ -47,38 +44,6 @@ pub(crate) enum Waiting {
     Forget(Vec<Position>),
 }
 
-/// A batch in the making.
-struct Forming {
-    entries: Vec<Entry>,
-    /// Whether the keys that this very batch writes will have a value.
-    written: Written,
-    /// The horizons as they will be when the batch is applied.
-    horizons: Horizons,
-}
-
-/// The keys that a batch writes, by a number made of the key first: numbers are compared at once,
-/// texts lie elsewhere.
-#[derive(Default)]
-struct Written(BTreeMap<(u64, Arc<str>), bool>);
-
-impl Written {
-    fn note(&mut self, key: &Arc<str>, lives: bool) {
-        self.0.insert((number_of(key), key.clone()), lives);
-    }
-
-    fn get(&self, key: &Arc<str>) -> Option<bool> {
-        self.0.get(&(number_of(key), key.clone())).copied()
-    }
-}
-
-/// Returns a number for a key. Keys that share one only take longer.
-fn number_of(key: &str) -> u64 {
-    // FNV-1a, see RFC 9923.
-    key.bytes().fold(0xcbf2_9ce4_8422_2325, |number, byte| {
-        (number ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
 impl Waiting {
     /// Returns whether this must be written even if everything else is refused.
     fn is_owed(&self) -> bool {
@@ -89,23 +54,57 @@ impl Waiting {
     }
 }
 
-impl StoreMachine {
-    /// Returns whether a pause lasts; never longer than its length, whatever the clock does
-    /// meanwhile.
-    fn is_pausing(&self, now: Timestamp) -> bool {
-        now < self.persist_from && self.persist_from <= now.after(FULL_DISK_PAUSE)
+pub(crate) struct DiskQueue {
+    waiting: VecDeque<Waiting>,
+    /// The batch under way. The shell that writes it shares it and is done with it once it is
+    /// durable.
+    under_way: Option<(u64, Arc<Vec<Entry>>)>,
+    next_batch: u64,
+    /// The time at which to persist again after the disk refused what must be written.
+    persist_from: Timestamp,
+    /// The writes of the batch under way that issue something anew.
+    reissuing: BTreeSet<Ticket>,
+    /// Whether a copy is complete and not yet in the log.
+    concluding: bool,
+}
+
+impl DiskQueue {
+    pub fn new(now: Timestamp, next_batch: u64) -> DiskQueue {
+        DiskQueue {
+            waiting: VecDeque::new(),
+            under_way: None,
+            next_batch,
+            persist_from: now,
+            reissuing: BTreeSet::new(),
+            concluding: false,
+        }
     }
 
-    /// Returns when the disk is asked again.
-    pub(super) fn retry_at(&self) -> Option<Timestamp> {
-        // Whatever waits without a pause is under way already.
-        let waits = self.on_its_way.is_none() && !self.waiting.is_empty();
-        waits.then_some(self.persist_from)
+    pub fn next_batch(&self) -> u64 {
+        self.next_batch
     }
 
-    pub(crate) fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
-        let owed =
-            waiting.is_owed() || self.sync.concluding && matches!(waiting, Waiting::Horizons(_));
+    /// Returns how much waits for the next batch.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Returns whether a copy is complete and not yet in the log.
+    pub fn is_concluding(&self) -> bool {
+        self.concluding
+    }
+
+    /// Returns whether more is to be forgotten than the log says.
+    pub fn has_to_forget(&self) -> bool {
+        self.waiting.iter().any(|waiting| matches!(waiting, Waiting::Forget(_)))
+    }
+
+    pub fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
+        let owed = waiting.is_owed() || self.concluding && matches!(waiting, Waiting::Horizons(_));
         if self.waiting.len() < WRITES_WAITING_MAX || owed {
             self.waiting.push_back(waiting);
             return;
@@ -126,206 +125,103 @@ impl StoreMachine {
         }
     }
 
-    /// Queues a write. Writes that came too early wait until this node may stamp them.
-    pub(super) fn write(&mut self, now: Timestamp, write: Write, effects: &mut Vec<Effect>) {
-        let early = now < self.writes_from || self.is_joining() || self.sync.mending;
-        let reason = match self.doubt {
-            Some(ClockDoubt::Behind { by_ms }) => Some(Unwritten::ClockBehind { by_ms }),
-            Some(ClockDoubt::Leapt { by_ms }) => Some(Unwritten::ClockLeapt { by_ms }),
-            None if early && self.held.len() >= WRITES_WAITING_MAX => Some(Unwritten::TooMany),
-            None => None,
-        };
-        if let Some(reason) = reason {
-            effects.push(Effect::Refuse { ticket: write.ticket, reason });
-        } else if early {
-            self.held.push_back(write);
-        } else {
-            self.wait(Waiting::Write(write), effects);
-        }
-    }
-
-    pub(super) fn release_held(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.held.is_empty() || now < self.writes_from || self.is_joining() || self.sync.mending
-        {
-            return;
-        }
-        for write in std::mem::take(&mut self.held) {
-            self.wait(Waiting::Write(write), effects);
-        }
-    }
-
-    /// Sends the next batch off, if none is under way and something waits.
-    pub(super) fn persist_next(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.on_its_way.is_some() || self.waiting.is_empty() || self.is_pausing(now) {
-            return;
-        }
-        let mut forming = Forming {
-            entries: Vec::with_capacity(BATCH_WRITES_MAX.min(self.waiting.len() + 1)),
-            written: Written::default(),
-            horizons: self.replica.horizons(),
-        };
-        // The first batch of a life says whose it is.
-        let introduces = !self.sync.standing_kept;
-        while forming.entries.len() + usize::from(introduces) < BATCH_WRITES_MAX {
-            let Some(waiting) = self.waiting.pop_front() else { break };
-            let entry = self.entry_of(now, waiting, &mut forming, effects);
-            forming.entries.extend(entry);
-        }
-        let mut entries = forming.entries;
-        if entries.is_empty() {
-            return;
-        }
-        if introduces && !entries.iter().any(|e| matches!(e, Entry::Standing(_))) {
-            entries.insert(0, Entry::Standing(self.sync.standing));
-        }
-        let batch = self.next_batch;
-        self.next_batch += 1;
-        let entries = Arc::new(entries);
-        self.on_its_way = Some((batch, entries.clone()));
-        effects.push(Effect::Persist { batch, entries });
-    }
-
-    fn entry_of(
-        &mut self,
-        now: Timestamp,
-        waiting: Waiting,
-        forming: &mut Forming,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Entry> {
-        match waiting {
-            Waiting::Horizons(raised) => {
-                forming.horizons = forming.horizons.max(raised);
-                let rises = forming.horizons != self.replica.horizons();
-                rises.then_some(Entry::Horizons(forming.horizons))
-            }
-            Waiting::Move(ticket, at) => match self.replica.history().get(at) {
-                Some(commit) if matches!(commit.location, Location::Log { .. }) => {
-                    Some(Entry::Moved { ticket, commit: commit.clone() })
-                }
-                _ => {
-                    effects.push(Effect::Acknowledge { ticket, cid: None });
-                    None
-                }
-            },
-            Waiting::Arrived(at) => {
-                let commit = self.replica.history().get(at)?;
-                let absent = commit.location == Location::Nowhere;
-                let commit = Commit { location: Location::File, ..commit.clone() };
-                absent.then_some(Entry::Arrived { commit })
-            }
-            Waiting::Write(write) => self.commit_of(now, write, forming, effects),
-            Waiting::Anew(Write { ticket, key, change, .. }) => {
-                let key: Arc<str> = key.into();
-                self.sync.reissuing.insert(ticket);
-                forming.written.note(&key, change.lives(now));
-                Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
-            }
-            Waiting::Admit { carried, origin, horizons } => {
-                let Carried { ticket, commit } = carried;
-                if horizons.is_some_and(|wanted| wanted != forming.horizons) {
-                    effects.push(Effect::Release { ticket });
-                    self.outdated(now, origin, effects);
-                    return None;
-                }
-                self.clock.restore(commit.at.stamp);
-                if self.sync.members.would_set_back(&commit) {
-                    forming.entries.extend(self.catch_up_again());
-                }
-                Some(Entry::Foreign { ticket, commit, origin })
-            }
-            Waiting::Vector => {
-                let stamp = self.clock.next(now);
-                let promise = self.sync.members.may_promise(stamp);
-                Some(Entry::Vector { promise, held: self.sync.members.held().clone() })
-            }
-            Waiting::Copied { vector, garbage } => {
-                self.clock.restore(garbage);
-                let joins = self.is_joining();
-                if joins {
-                    self.sync.members.begin_anew();
-                }
-                self.sync.members.merge(&vector, newest_admitted(now));
-                let held = self.sync.members.held().clone();
-                let stamp = self.clock.next(now);
-                // All members hold what this node issued up to the horizon, and so does the peer.
-                let known = self.sync.members.may_promise(stamp).max(garbage);
-                let promise = if joins { stamp } else { known };
-                Some(Entry::Copied { promise, held, garbage })
-            }
-            Waiting::Standing => Some(Entry::Standing(self.sync.standing)),
-            Waiting::Forget(positions) => {
-                Some(Entry::Forgotten { positions, clock: self.clock.last() })
-            }
-        }
-    }
-
-    /// Returns the standing of a node that must catch up again, for the same batch as the entry on
-    /// the roster, so that no crash comes in between: others may remember what this node told of
-    /// itself, and it says less from now on.
-    fn catch_up_again(&mut self) -> Option<Entry> {
-        let told = self.sync.members.told();
-        if told <= self.sync.standing.fresh_until {
-            return None;
-        }
-        self.sync.standing.fresh_until = told;
-        self.sync.standing_kept = false;
-        Some(Entry::Standing(self.sync.standing))
-    }
-
-    fn commit_of(
-        &mut self,
-        now: Timestamp,
-        Write { ticket, key, change, only_over }: Write,
-        forming: &mut Forming,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Entry> {
-        let key: Arc<str> = key.into();
-        let earlier = forming.written.get(&key);
-        let held = || self.replica.get(&key, now).map(|commit| commit.at);
-        let overtaken = only_over.is_some() && (earlier.is_some() || held() != only_over);
-        let lives = || earlier.unwrap_or_else(|| held().is_some());
-        if overtaken || change == Change::Delete && !lives() {
-            effects.push(Effect::Acknowledge { ticket, cid: None });
-            return None;
-        }
-        // What is known of a member rests on the time of its first entry.
-        if is_roster_key(&key) && change != Change::Delete && lives() {
-            effects.push(Effect::Refuse { ticket, reason: Unwritten::OnRoster });
-            return None;
-        }
-        forming.written.note(&key, change.lives(now));
-        Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
-    }
-
-    /// Breaks off the session of a commit for which the horizons rose while it waited: whether it
-    /// still counts must be asked again.
-    fn outdated(&mut self, now: Timestamp, origin: Origin, effects: &mut Vec<Effect>) {
-        let Origin { peer, session, .. } = origin;
-        if self.sync.taking.get(&peer).is_some_and(|taking| taking.session == session) {
-            self.break_off(now, peer, session, Refusal::HorizonsRose, effects);
-        }
-    }
-
-    fn stamp_write(&mut self, now: Timestamp, key: Arc<str>, change: Change) -> Commit {
-        let at = Position { stamp: self.clock.next(now), node: self.node };
-        // The log fills in the exact place; that it is in the log is known already.
-        let in_log = Location::Log { segment: 0, offset: 0 };
-        let (action, location) = match change {
-            Change::SetInline { hash, sha1, size, expires } => {
-                (Action::Set { hash, sha1, size, expires }, in_log)
-            }
-            Change::SetFile { hash, sha1, size, expires } => {
-                (Action::Set { hash, sha1, size, expires }, Location::File)
-            }
-            Change::Delete => (Action::Delete, Location::Nowhere),
-        };
-        Commit { at, key, action, location }
-    }
-
     /// Forgets positions, in portions that fit into a record.
-    pub(crate) fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
+    pub fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
         for portion in positions.chunks(FORGOTTEN_MAX) {
             self.wait(Waiting::Forget(portion.to_vec()), effects);
         }
     }
+
+    /// Begins to conclude a copy: all that is queued for it until `concluded` must be written.
+    pub fn conclude(&mut self) {
+        self.concluding = true;
+    }
+
+    /// Notes that everything of the copy is in the log.
+    pub fn concluded(&mut self) {
+        self.concluding = false;
+    }
+
+    /// Returns whether a batch may be formed: none is under way, something waits and no pause
+    /// lasts.
+    pub fn may_send(&self, now: Timestamp) -> bool {
+        self.under_way.is_none() && !self.waiting.is_empty() && !self.is_pausing(now)
+    }
+
+    /// Returns whether a pause lasts; never longer than its length, whatever the clock does
+    /// meanwhile.
+    fn is_pausing(&self, now: Timestamp) -> bool {
+        now < self.persist_from && self.persist_from <= now.after(FULL_DISK_PAUSE)
+    }
+
+    /// Returns when the disk is asked again.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        // Whatever waits without a pause is under way already.
+        let waits = self.under_way.is_none() && !self.waiting.is_empty();
+        waits.then_some(self.persist_from)
+    }
+
+    /// Takes out what has waited longest.
+    pub fn next(&mut self) -> Option<Waiting> {
+        self.waiting.pop_front()
+    }
+
+    /// Notes that the write of this ticket in the batch being formed issues something anew.
+    pub fn reissue(&mut self, ticket: Ticket) {
+        self.reissuing.insert(ticket);
+    }
+
+    pub fn reissued(&mut self, ticket: Ticket) {
+        self.reissuing.remove(&ticket);
+    }
+
+    /// Sends a batch off.
+    pub fn send(&mut self, entries: Vec<Entry>, effects: &mut Vec<Effect>) {
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        let entries = Arc::new(entries);
+        self.under_way = Some((batch, entries.clone()));
+        effects.push(Effect::Persist { batch, entries });
+    }
+
+    /// Takes out the batch under way if it is this one.
+    pub fn persisted(&mut self, batch: u64) -> Option<Vec<Entry>> {
+        let (_, entries) = self.under_way.take_if(|(sent, _)| *sent == batch)?;
+        Some(Arc::unwrap_or_clone(entries))
+    }
+
+    /// Takes back a batch of which nothing was written: its number is free again, and the log has
+    /// no gap. What must be written is tried again after a pause; returns the rest.
+    pub fn refused(&mut self, now: Timestamp, batch: u64) -> Vec<Entry> {
+        let Some(entries) = self.persisted(batch) else { return Vec::new() };
+        self.next_batch = batch;
+        let (mut owed, mut rest) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Entry::Commit { ticket, commit } if self.reissuing.remove(&ticket) => {
+                    owed.extend(written_again(ticket, &commit).map(Waiting::Anew));
+                }
+                Entry::Copied { held, garbage, .. } => {
+                    owed.push(Waiting::Copied { vector: held, garbage });
+                }
+                Entry::Forgotten { positions, .. } => owed.push(Waiting::Forget(positions)),
+                // A copy rests on the horizons of its peer: what was forgotten must not come back.
+                Entry::Horizons(horizons) if self.concluding => {
+                    owed.push(Waiting::Horizons(horizons));
+                }
+                other => rest.push(other),
+            }
+        }
+        if !owed.is_empty() {
+            self.persist_from = now.after(FULL_DISK_PAUSE);
+        }
+        owed.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
+        rest
+    }
+}
+
+/// Returns the write that a commit came from; its value is still under its ticket.
+fn written_again(ticket: Ticket, commit: &Commit) -> Option<Write> {
+    let key = Key::try_from(commit.key.clone()).ok()?;
+    Some(Write { ticket, key, change: Change::again(commit), only_over: None })
 }

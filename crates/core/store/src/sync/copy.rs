@@ -2,35 +2,41 @@
 //! the authority up to its garbage horizon. The node takes everything the peer holds, drops what
 //! the peer collected, and issues anew what the peer never saw of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::Timestamp;
 
 use crate::clock::Stamp;
 use crate::commit::{Commit, Location, NodeTag, Position};
-use crate::event::{Alarm, Effect, Origin, Ticket};
-use crate::history::History;
-use crate::machine::StoreMachine;
+use crate::event::Origin;
+use crate::machine::context::Context;
 use crate::machine::queue::Waiting;
 use crate::mutants;
-use crate::replica::Horizons;
-use crate::sync::Aside;
-use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
-use crate::sync::greet::check_horizons;
+use crate::replica::{Horizons, Replica};
+use crate::sync::cluster::{Cluster, check_horizons};
+use crate::sync::give::STALLED_AFTER;
 use crate::sync::members::member_of;
-use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
-use crate::sync::park::newest_admitted;
+use crate::sync::mend::Doubtful;
+use crate::sync::message::{Body, Carried, Refusal, Vector};
+use crate::sync::park::{Parked, newest_admitted};
+use crate::sync::session::{SessionId, Undurable};
+use crate::sync::take::release;
 
 /// The beginning of keys that keep what nobody ever saw of a node and what a newer value had
 /// replaced meanwhile.
 const LOST: &str = "lost::";
 const KEY_BYTES_MAX: usize = 1024;
 
-pub(crate) struct Copying {
-    pub peer: NodeTag,
-    pub session: u64,
-    pub deadline: Timestamp,
+/// The one session in which this node copies, if any.
+#[derive(Default)]
+pub(crate) struct Copier {
+    copying: Option<Copying>,
+}
+
+struct Copying {
+    id: SessionId,
+    deadline: Timestamp,
     asked: Timestamp,
     /// What this node held up to the peer's horizon and the peer has not named yet; `None` until
     /// the peer's horizon is known.
@@ -41,361 +47,258 @@ pub(crate) struct Copying {
     /// The newest entry on the roster that the peer has for this node.
     listed: Stamp,
     /// The positions at which the peer has another commit.
-    pub clashing: BTreeSet<Position>,
-    pub undurable: BTreeMap<u32, usize>,
+    clashing: BTreeSet<Position>,
+    undurable: Undurable,
     ended: Option<Ended>,
 }
 
+/// The peer's last word.
 struct Ended {
     vector: Vector,
     horizons: Horizons,
 }
 
-pub(crate) struct Lending {
-    pub session: u64,
-    pub deadline: Timestamp,
-    history: History,
-    horizons: Horizons,
-    vector: Vector,
-    next: Option<Position>,
-    batch: u32,
-    undurable: BTreeSet<u32>,
-}
+impl Copier {
+    pub fn peer(&self) -> Option<NodeTag> {
+        self.copying.as_ref().map(|copying| copying.id.peer)
+    }
 
-impl StoreMachine {
-    /// Begins a copy if the log says why this node missed something; otherwise somebody must look
-    /// into it.
-    pub(crate) fn copy_from(&mut self, now: Timestamp, peer: NodeTag, effects: &mut Vec<Effect>) {
-        if !self.is_fresh() {
-            return self.behind(now, peer, effects);
-        }
-        if self.sync.copying.is_some() || self.is_mending() || !self.sync.standing_kept {
-            return;
-        }
-        self.sync.giving = None;
-        let taking: Vec<NodeTag> = self.sync.taking.keys().copied().collect();
-        for giver in taking {
-            self.sync.taking.remove(&giver);
-        }
-        let session = self.next_session();
-        self.sync.copying = Some(Copying {
-            peer,
-            session,
-            deadline: now.after(STALLED_AFTER),
-            asked: now,
+    pub fn is_copying(&self) -> bool {
+        self.copying.is_some()
+    }
+
+    /// Returns whether this session goes on.
+    pub fn copies(&self, id: SessionId) -> bool {
+        self.copying.as_ref().is_some_and(|copying| copying.id == id)
+    }
+
+    /// Returns whether a session of this number goes on.
+    pub fn copies_in(&self, session: u64) -> bool {
+        self.copying.as_ref().is_some_and(|copying| copying.id.number == session)
+    }
+
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.copying.as_ref().map(|copying| copying.deadline)
+    }
+
+    /// Returns the session if it has made no progress for too long.
+    pub fn stalled(&self, now: Timestamp) -> Option<SessionId> {
+        self.copying.as_ref().filter(|copying| now >= copying.deadline).map(|copying| copying.id)
+    }
+
+    pub fn end_with(&mut self, peer: NodeTag) {
+        self.copying.take_if(|copying| copying.id.peer == peer);
+    }
+
+    /// Ends this session. Returns whether it went on.
+    pub fn end(&mut self, id: SessionId) -> bool {
+        self.copying.take_if(|copying| copying.id == id).is_some()
+    }
+
+    pub fn begin(&mut self, id: SessionId, cluster: &Cluster, cx: &mut Context<'_>) {
+        self.copying = Some(Copying {
+            id,
+            deadline: cx.now.after(STALLED_AFTER),
+            asked: cx.now,
             doubtful: None,
             surpassing: BTreeSet::new(),
             listed: Stamp::default(),
             clashing: BTreeSet::new(),
-            undurable: BTreeMap::new(),
+            undurable: Undurable::default(),
             ended: None,
         });
-        let hello = self.hello(now);
-        self.send(peer, session, Body::CopyFrom { hello }, effects);
+        let hello = cluster.hello(cx);
+        cx.send(id, Body::CopyFrom { hello });
     }
 
-    pub(crate) fn lend(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        hello: &Hello,
-        effects: &mut Vec<Effect>,
-    ) {
-        let refusal = match self.greet(now, from, hello, None, effects) {
-            Err(refusal) => Some(refusal),
-            Ok(()) if self.is_joining() || self.must_copy_from(hello) => Some(Refusal::Busy),
-            Ok(()) if !hello.fresh => Some(Refusal::OutOfPlace),
-            Ok(()) => None,
-        };
-        if let Some(refusal) = refusal {
-            self.send(from, session, Body::Refused(refusal), effects);
-            return self.shun(now, from, refusal, effects);
-        }
-        let hello = self.hello(now);
-        self.send(from, session, Body::Copying { hello }, effects);
-        let lending = Lending {
-            session,
-            deadline: now.after(STALLED_AFTER),
-            history: self.replica.history().clone(),
-            horizons: self.replica.horizons(),
-            vector: self.sync.members.vector(),
-            next: Some(Position::start_of(Stamp(0))),
-            batch: 0,
-            undurable: BTreeSet::new(),
-        };
-        self.sync.lending.insert(from, lending);
-        self.lend_on(from, effects);
-    }
-
-    fn lend_on(&mut self, to: NodeTag, effects: &mut Vec<Effect>) {
-        let held = self.replica.history();
-        let Some(lending) = self.sync.lending.get_mut(&to) else { return };
-        let session = lending.session;
-        let mut bodies = Vec::new();
-        while let Some(next) = lending.next
-            && lending.undurable.len() < BATCHES_UNDURABLE_MAX
-        {
-            let (mut commits, mut bytes) = (Vec::new(), 0);
-            lending.next = None;
-            for commit in lending.history.iter_from(next) {
-                bytes += weight(commit);
-                if bytes > BATCH_BYTES_MAX && !commits.is_empty() {
-                    lending.next = Some(commit.at);
-                    break;
-                }
-                let location = held.get(commit.at).map_or(commit.location, |now| now.location);
-                let commit = Commit { location, ..commit.clone() };
-                commits.push(Carried { ticket: Ticket(0), commit });
-            }
-            if !commits.is_empty() {
-                lending.undurable.insert(lending.batch);
-                bodies.push(Body::Commits { batch: lending.batch, commits });
-                lending.batch += 1;
-            }
-        }
-        if lending.next.is_none() && lending.undurable.is_empty() {
-            bodies.push(Body::Copied {
-                vector: std::mem::take(&mut lending.vector),
-                horizons: lending.horizons,
-            });
-            self.sync.lending.remove(&to);
-        }
-        for body in bodies {
-            self.send(to, session, body, effects);
-        }
-    }
-
-    pub(crate) fn lend_durable(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        batch: u32,
-        effects: &mut Vec<Effect>,
-    ) {
-        let lending = self.sync.lending.get_mut(&from).filter(|l| l.session == session);
-        // A batch that was not under way is no progress.
-        if let Some(lending) = lending
-            && lending.undurable.remove(&batch)
-        {
-            lending.deadline = now.after(STALLED_AFTER);
-            self.lend_on(from, effects);
-        }
-    }
-
-    fn copying(&mut self, now: Timestamp, from: NodeTag, session: u64) -> Option<&mut Copying> {
-        let copying = self.sync.copying.as_mut();
-        let copying = copying.filter(|c| c.peer == from && c.session == session)?;
+    /// Returns this session, which has given a sign of life.
+    fn session(&mut self, now: Timestamp, id: SessionId) -> Option<&mut Copying> {
+        let copying = self.copying.as_mut().filter(|copying| copying.id == id)?;
         copying.deadline = now.after(STALLED_AFTER);
         Some(copying)
     }
 
-    pub(crate) fn is_copying_from(&self, from: NodeTag, session: u64) -> bool {
-        let copying = self.sync.copying.as_ref();
-        copying.is_some_and(|copying| copying.peer == from && copying.session == session)
-    }
-
-    pub(crate) fn copy_begun(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        hello: &Hello,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(copying) = self.copying(now, from, session) else { return };
-        if copying.doubtful.is_some() {
+    /// Returns when this session was asked for, to which the peer's hello is the answer.
+    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, Refusal> {
+        match self.session(now, id) {
             // Beginning again would put in doubt what the peer has named already.
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
-        }
-        let asked = copying.asked;
-        if let Err(refusal) = self.greet(now, from, hello, Some(asked), effects) {
-            return self.break_off(now, from, session, refusal, effects);
-        }
-        // A node that joins has issued nothing to this cluster yet: all it holds is in doubt.
-        let joins = self.is_joining();
-        let garbage = hello.horizons.garbage;
-        let held = self.replica.history().iter().map(|commit| commit.at);
-        let doubtful = held.take_while(|at| joins || at.stamp <= garbage).collect();
-        if let Some(copying) = self.copying(now, from, session) {
-            copying.doubtful = Some(doubtful);
+            Some(copying) if copying.doubtful.is_some() => Err(Refusal::OutOfPlace),
+            Some(copying) => Ok(Some(copying.asked)),
+            None => Ok(None),
         }
     }
 
-    pub(crate) fn copy_commits(
+    /// Puts in doubt what is held up to the horizon of a peer that has agreed.
+    pub fn begun(&mut self, id: SessionId, garbage: Stamp, joins: bool, cx: &Context<'_>) {
+        let Some(copying) = self.session(cx.now, id) else { return };
+        // A node that joins has issued nothing to this cluster yet: all it holds is in doubt.
+        let held = cx.replica.history().iter().map(|commit| commit.at);
+        let doubtful = held.take_while(|at| joins || at.stamp <= garbage).collect();
+        copying.doubtful = Some(doubtful);
+    }
+
+    /// Queues commits of the peer for the disk; those from ahead of the clock are parked.
+    pub fn take(
         &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        batch: u32,
+        origin: Origin,
         commits: Vec<Carried>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let awaited = self.copying(now, from, session).is_some_and(|copying| {
-            copying.doubtful.is_some()
-                && copying.ended.is_none()
-                && copying.undurable.len() < BATCHES_UNDURABLE_MAX
-                && !copying.undurable.contains_key(&batch)
-        });
-        if !awaited {
-            effects.extend(commits.iter().map(|c| Effect::Release { ticket: c.ticket }));
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
-        }
-        let limit = newest_admitted(now);
+        parked: &mut Parked,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let (id, batch) = (SessionId::from(origin), origin.batch);
+        let awaited = self.session(cx.now, id).filter(|copying| copying.awaits(batch));
+        let Some(copying) = awaited else {
+            release(&commits, cx);
+            return Err(Refusal::OutOfPlace);
+        };
+        let limit = newest_admitted(cx.now);
         let mut waits = 0;
-        let origin = Origin { peer: from, session, batch };
         for carried in commits {
-            let at = carried.commit.at;
-            if member_of(&carried.commit.key) == Some(self.node)
-                && let Some(copying) = &mut self.sync.copying
-            {
-                copying.listed = copying.listed.max(at.stamp);
-            }
-            let newest = self.replica.newest(&carried.commit.key).map(|newest| newest.at);
-            if let Some(newest) = newest.filter(|newest| *newest > at)
-                && let Some(copying) = &mut self.sync.copying
-                && copying.doubtful.as_ref().is_some_and(|doubtful| doubtful.contains(&newest))
-            {
-                copying.surpassing.insert(newest);
-            }
-            let known = self.replica.history().get(at);
-            let same = known.is_some_and(|known| known.cid() == carried.commit.cid());
-            if same
-                && let Some(copying) = &mut self.sync.copying
-                && let Some(doubtful) = &mut copying.doubtful
-            {
-                doubtful.remove(&at);
-            }
-            if same {
-                effects.push(Effect::Release { ticket: carried.ticket });
-            } else if at.stamp >= limit {
-                let unneeded = self.sync.parked.park(carried);
-                effects.extend(unneeded.map(|ticket| Effect::Release { ticket }));
+            copying.compare(&carried.commit, cx);
+            if copying.has(&carried.commit, cx.replica) {
+                cx.release(carried.ticket);
+            } else if carried.commit.at.stamp >= limit {
+                parked.park(carried, cx);
             } else {
                 waits += 1;
-                self.clock.restore(at.stamp);
-                self.wait(Waiting::Admit { carried, origin, horizons: None }, effects);
+                cx.stamps.learn(carried.commit.at.stamp);
+                cx.wait(Waiting::Admit { carried, origin, horizons: None });
             }
         }
-        let Some(copying) = self.copying(now, from, session) else { return };
-        copying.undurable.insert(batch, waits);
+        copying.undurable.begin(batch, waits);
         if waits == 0 {
-            self.durable(origin, 0, effects);
+            self.durable(origin, 0, cx);
+        }
+        Ok(())
+    }
+
+    /// Notes that so many more commits of a batch are durable.
+    pub fn durable(&mut self, origin: Origin, count: usize, cx: &mut Context<'_>) {
+        let id = SessionId::from(origin);
+        if let Some(copying) = self.copying.as_mut().filter(|copying| copying.id == id)
+            && copying.undurable.durable(origin.batch, count)
+        {
+            cx.send(id, Body::Durable { batch: origin.batch });
         }
     }
 
-    pub(crate) fn copied(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        (vector, horizons): (Vector, Horizons),
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(copying) = self.copying(now, from, session) else { return };
-        if !copying.undurable.is_empty() || copying.doubtful.is_none() || copying.ended.is_some() {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
-        }
-        if let Err(refusal) = check_horizons(now, horizons) {
-            return self.break_off(now, from, session, refusal, effects);
-        }
-        if self.is_joining() && !self.is_listed_there() {
-            // This peer takes the node for the one that it was before.
-            return self.break_off(now, from, session, Refusal::Unknown, effects);
-        }
-        let Some(copying) = self.copying(now, from, session) else { return };
-        copying.ended = Some(Ended { vector, horizons });
-        self.copy_settle(effects);
-    }
-
-    /// Returns whether the peer that is copied from knows the entry on the roster that was made for
-    /// this node, or a newer one.
-    fn is_listed_there(&self) -> bool {
-        let there = self.sync.copying.as_ref().map(|copying| copying.listed).unwrap_or_default();
-        there >= self.sync.standing.listed || mutants::active(mutants::JOIN_UNLISTED)
-    }
-
-    /// Sorts what is left in doubt: what the peer never saw is issued anew, the rest is dropped.
-    fn copy_settle(&mut self, effects: &mut Vec<Effect>) {
-        let Some(Copying {
-            doubtful: Some(doubtful),
-            surpassing,
-            clashing,
-            ended: Some(ended),
-            session,
-            ..
-        }) = &self.sync.copying
-        else {
-            return;
+    /// Notes that the peer has another commit at this position. Returns whether this session goes
+    /// on.
+    pub fn clash(&mut self, id: SessionId, position: Position) -> bool {
+        let Some(copying) = self.copying.as_mut().filter(|copying| copying.id == id) else {
+            return false;
         };
+        copying.clashing.insert(position);
+        true
+    }
+
+    /// Takes the peer's last word. Returns what is left in doubt then: what the peer never saw is
+    /// to be issued anew, the rest to be dropped.
+    pub fn copied(
+        &mut self,
+        id: SessionId,
+        (vector, horizons): (Vector, Horizons),
+        cluster: &Cluster,
+        cx: &Context<'_>,
+    ) -> Result<Option<Doubtful>, Refusal> {
+        let Some(copying) = self.session(cx.now, id) else { return Ok(None) };
+        if !copying.undurable.is_empty() || copying.doubtful.is_none() || copying.ended.is_some() {
+            return Err(Refusal::OutOfPlace);
+        }
+        check_horizons(cx.now, horizons)?;
+        if cluster.is_joining() && !copying.is_listed(cluster) {
+            // This peer takes the node for the one that it was before.
+            return Err(Refusal::Unknown);
+        }
+        let ended = copying.ended.insert(Ended { vector, horizons });
+        let Some(doubtful) = &copying.doubtful else { return Ok(None) };
         let (mut commits, mut anew) = (Vec::new(), Vec::new());
         for at in doubtful {
-            let Some(commit) = self.replica.history().get(*at) else { continue };
-            let (told, since) = (ended.vector.get(&at.node), self.sync.members.since(at.node));
-            // If the node's entry was renewed, `told` covers what it issued since, and maybe no
-            // more.
-            let renewed = since
-                .is_some_and(|since| at.stamp < since && told.is_some_and(|told| *told >= since));
-            // What was written in another cluster is known to nobody in this one.
-            let foreign = self.sync.standing.foreign;
-            let told = !renewed && !foreign && told.is_some_and(|told| *told >= at.stamp);
-            // Even of a former member, all members had what any of them had once garbage was
-            // collected beyond it; vectors may say nothing of it any more.
-            let here = !foreign && (renewed || at.node != self.node);
-            let collected = at.stamp <= ended.horizons.garbage;
-            let newest = self.replica.newest(&commit.key);
+            let Some(commit) = cx.replica.history().get(*at) else { continue };
+            let newest = cx.replica.newest(&commit.key);
             let wins = newest.is_some_and(|newest| newest.at == *at);
-            // The peer would name it or something newer, unless its disk was set back since.
-            let lacked = wins && (!collected || surpassing.contains(at));
-            let seen = (told || here && collected) && !lacked;
-            if !seen || clashing.contains(at) {
-                anew.extend(new_key(self.node, commit, wins).map(|key| (*at, key)));
+            let surpasses = copying.surpassing.contains(at);
+            let seen = ended.has_seen(*at, cluster) && !ended.lacks(*at, wins, surpasses);
+            if !seen || copying.clashing.contains(at) {
+                anew.extend(new_key(cluster.node(), commit, wins).map(|key| (*at, key)));
             }
             commits.push(commit.clone());
         }
-        if commits.is_empty() {
-            return self.copy_end(effects);
-        }
-        self.sync.aside = Some(Aside::Copy(*session));
-        effects.push(Effect::SetAside { commits, anew });
+        Ok(Some(Doubtful { commits, anew }))
     }
 
-    /// Ends a copy once everything to be dropped is set aside and what is issued anew is queued
-    /// before this.
-    pub(crate) fn copy_end(&mut self, effects: &mut Vec<Effect>) {
-        let Some(copying) = self.sync.copying.take() else { return };
+    /// Concludes a copy once everything to be dropped is set aside and what is issued anew is
+    /// queued before this.
+    pub fn conclude(&mut self, cx: &mut Context<'_>) {
+        let Some(copying) = self.copying.take() else { return };
         let (Some(doubtful), Some(ended)) = (copying.doubtful, copying.ended) else { return };
-        self.sync.concluding = true;
+        cx.queue.conclude();
         let positions: Vec<Position> = doubtful.into_iter().collect();
-        self.forget(&positions, effects);
-        self.raise_to(self.replica.horizons().max(ended.horizons), effects);
-        self.wait(
-            Waiting::Copied { vector: ended.vector, garbage: ended.horizons.garbage },
-            effects,
-        );
+        cx.queue.forget(&positions, cx.effects);
+        cx.raise_to(cx.replica.horizons().max(ended.horizons));
+        cx.wait(Waiting::Copied { vector: ended.vector, garbage: ended.horizons.garbage });
+    }
+}
+
+impl Copying {
+    fn awaits(&self, batch: u32) -> bool {
+        self.doubtful.is_some() && self.ended.is_none() && self.undurable.admits(batch)
     }
 
-    /// Concludes a copy of which everything is durable: the node holds what its peer holds.
-    pub(crate) fn copy_kept(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.sync.concluding = false;
-        if self.is_joining() {
-            // What this node held before has been issued anew, above its first stamp.
-            self.sync.members.confirm_all();
-            // Everybody knows this as the node's first stamp; its own stamps are above it.
-            let since = self.sync.members.since(self.node);
-            match since {
-                Some(since) => {
-                    self.clock.restore(since);
-                    self.sync.standing.fresh_until = since;
-                    self.sync.standing.foreign = false;
-                    self.keep_standing(effects);
-                }
-                None => self.alarm(Alarm::Evicted, effects),
-            }
+    /// Compares a commit of the peer with what is held here.
+    fn compare(&mut self, commit: &Commit, cx: &Context<'_>) {
+        if member_of(&commit.key) == Some(cx.stamps.node()) {
+            self.listed = self.listed.max(commit.at.stamp);
         }
-        self.keep_vector(now, effects);
-        self.changed(now);
+        let newest = cx.replica.newest(&commit.key).map(|newest| newest.at);
+        if let Some(newest) = newest.filter(|newest| *newest > commit.at)
+            && self.doubtful.as_ref().is_some_and(|doubtful| doubtful.contains(&newest))
+        {
+            self.surpassing.insert(newest);
+        }
+    }
+
+    /// Returns whether this node holds a commit of the peer, which is then no longer in doubt.
+    fn has(&mut self, commit: &Commit, replica: &Replica) -> bool {
+        let known = replica.history().get(commit.at);
+        let same = known.is_some_and(|known| known.cid() == commit.cid());
+        if same && let Some(doubtful) = &mut self.doubtful {
+            doubtful.remove(&commit.at);
+        }
+        same
+    }
+
+    /// Returns whether the peer knows the entry on the roster that was made for this node, or a
+    /// newer one.
+    fn is_listed(&self, cluster: &Cluster) -> bool {
+        self.listed >= cluster.standing().listed || mutants::active(mutants::JOIN_UNLISTED)
+    }
+}
+
+impl Ended {
+    /// Returns whether the peer was told of what was issued at this position.
+    fn has_seen(&self, at: Position, cluster: &Cluster) -> bool {
+        let (told, since) = (self.vector.get(&at.node), cluster.members().since(at.node));
+        // If the node's entry was renewed, `told` covers what it issued since, and maybe no more.
+        let renewed =
+            since.is_some_and(|since| at.stamp < since && told.is_some_and(|told| *told >= since));
+        // What was written in another cluster is known to nobody in this one.
+        let foreign = cluster.standing().foreign;
+        let told = !renewed && !foreign && told.is_some_and(|told| *told >= at.stamp);
+        // Even of a former member, all members had what any of them had once garbage was collected
+        // beyond it; vectors may say nothing of it any more.
+        let here = !foreign && (renewed || at.node != cluster.node());
+        told || here && self.has_collected(at)
+    }
+
+    /// Returns whether the peer would name this, or something newer, unless its disk was set back
+    /// since.
+    fn lacks(&self, at: Position, wins: bool, surpasses: bool) -> bool {
+        wins && (!self.has_collected(at) || surpasses)
+    }
+
+    fn has_collected(&self, at: Position) -> bool {
+        at.stamp <= self.horizons.garbage
     }
 }
 

@@ -7,15 +7,16 @@ use std::time::Duration;
 use model::Timestamp;
 
 use crate::clock::Stamp;
-use crate::commit::{Commit, NodeTag, Position};
-use crate::event::{Alarm, Effect, Ticket};
+use crate::commit::{Commit, Location, NodeTag, Position};
+use crate::event::Ticket;
 use crate::history::History;
-use crate::machine::StoreMachine;
+use crate::machine::context::Context;
 use crate::mutants;
 use crate::replica::Horizons;
-use crate::sum::Fingerprint;
+use crate::sync::cluster::Cluster;
 use crate::sync::compare::{self, LACKING_MAX, ROUNDS_MAX, SUMMARIES_MAX};
-use crate::sync::message::{Answer, Body, Carried, Hello, Refusal, Summary, Vector};
+use crate::sync::message::{Answer, Body, Carried, Refusal, Summary, Vector};
+use crate::sync::session::SessionId;
 
 /// Bytes of a batch of commits; at most `BATCHES_UNDURABLE_MAX` batches are under way to the
 /// taker's disk at once.
@@ -23,15 +24,18 @@ pub const BATCH_BYTES_MAX: u64 = 256 << 10;
 pub const BATCHES_UNDURABLE_MAX: usize = 4;
 /// Ranges that wait to be compared, some 64 bytes each. One message can add as many.
 const ASK_MAX: usize = 1 << 18;
-/// Sessions in a row that told nobody anything new before a node stops spreading.
-pub(crate) const FUTILE_MAX: u8 = 2;
 /// The time without a sign of life after which a session is given up.
 pub const STALLED_AFTER: Duration = Duration::from_secs(10);
 
-pub(crate) struct Giving {
-    pub peer: NodeTag,
-    pub session: u64,
-    pub deadline: Timestamp,
+/// The one session in which this node gives, if any.
+#[derive(Default)]
+pub(crate) struct Giver {
+    giving: Option<Giving>,
+}
+
+struct Giving {
+    id: SessionId,
+    deadline: Timestamp,
     opened: Timestamp,
     /// The history that is being compared, as it was when the session began.
     history: History,
@@ -58,18 +62,56 @@ enum Stage {
     Ending,
 }
 
-impl StoreMachine {
-    pub(crate) fn give_to(&mut self, now: Timestamp, peer: NodeTag, effects: &mut Vec<Effect>) {
-        let session = self.next_session();
-        let summaries = compare::opening(self.replica.history());
-        self.sync.giving = Some(Giving {
-            peer,
-            session,
-            deadline: now.after(STALLED_AFTER),
-            opened: now,
-            history: self.replica.history().clone(),
-            horizons: self.replica.horizons(),
-            vector: self.sync.members.vector(),
+/// What came of a session.
+pub(crate) struct Given {
+    /// What was promised to the taker.
+    pub has: Stamp,
+    /// Whether everything was compared.
+    pub whole: bool,
+    /// Whether any of it was news to the taker.
+    pub was_news: bool,
+}
+
+impl Giver {
+    pub fn peer(&self) -> Option<NodeTag> {
+        self.giving.as_ref().map(|giving| giving.id.peer)
+    }
+
+    pub fn is_giving(&self) -> bool {
+        self.giving.is_some()
+    }
+
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.giving.as_ref().map(|giving| giving.deadline)
+    }
+
+    /// Returns the session if it has made no progress for too long.
+    pub fn stalled(&self, now: Timestamp) -> Option<SessionId> {
+        self.giving.as_ref().filter(|giving| now >= giving.deadline).map(|giving| giving.id)
+    }
+
+    pub fn stop(&mut self) {
+        self.giving = None;
+    }
+
+    pub fn end_with(&mut self, peer: NodeTag) {
+        self.giving.take_if(|giving| giving.id.peer == peer);
+    }
+
+    /// Ends this session. Returns whether it went on.
+    pub fn end(&mut self, id: SessionId) -> bool {
+        self.giving.take_if(|giving| giving.id == id).is_some()
+    }
+
+    pub fn begin(&mut self, id: SessionId, cluster: &Cluster, cx: &mut Context<'_>) {
+        let summaries = compare::opening(cx.replica.history());
+        self.giving = Some(Giving {
+            id,
+            deadline: cx.now.after(STALLED_AFTER),
+            opened: cx.now,
+            history: cx.replica.history().clone(),
+            horizons: cx.replica.horizons(),
+            vector: cluster.members().vector(),
             stage: Stage::Opening,
             ask: VecDeque::new(),
             cut: false,
@@ -78,109 +120,92 @@ impl StoreMachine {
             batch: 0,
             undurable: BTreeSet::new(),
         });
-        let hello = self.hello(now);
-        self.send(peer, session, Body::Open { hello, summaries }, effects);
+        let hello = cluster.hello(cx);
+        cx.send(id, Body::Open { hello, summaries });
     }
 
-    fn giving(&mut self, now: Timestamp, from: NodeTag, session: u64) -> Option<&mut Giving> {
-        let giving = self.sync.giving.as_mut();
-        let giving = giving.filter(|giving| giving.peer == from && giving.session == session)?;
+    /// Returns this session, which has given a sign of life.
+    fn session(&mut self, now: Timestamp, id: SessionId) -> Option<&mut Giving> {
+        let giving = self.giving.as_mut().filter(|giving| giving.id == id)?;
         giving.deadline = now.after(STALLED_AFTER);
         Some(giving)
     }
 
-    pub(crate) fn give_opened(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        hello: &Hello,
-        answers: Option<Vec<Answer>>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(giving) = self.giving(now, from, session) else { return };
-        if giving.stage != Stage::Opening {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
-        }
-        let (asked, horizons) = (giving.opened, giving.horizons);
-        if let Err(refusal) = self.greet(now, from, hello, Some(asked), effects) {
-            return self.break_off(now, from, session, refusal, effects);
-        }
-        if self.must_copy_from(hello) {
-            self.end_sessions(from);
-            return self.copy_from(now, from, effects);
-        }
-        if self.has_missed(hello) {
-            return self.break_off(now, from, session, Refusal::Behind, effects);
-        }
-        let raised = self.replica.horizons().max(hello.horizons);
-        let Some(giving) = self.giving(now, from, session) else { return };
-        match answers {
-            Some(answers) if hello.horizons == horizons => {
-                giving.stage = Stage::Comparing;
-                self.give_learn(now, from, session, &answers, effects);
-            }
-            _ if mutants::active(mutants::HORIZONS_NOT_EXCHANGED) => self.give_afresh(effects),
-            _ => {
-                giving.stage = Stage::Raising(raised);
-                self.raise_to(raised, effects);
-                self.give_raised(effects);
-            }
+    /// Returns when this session was opened, to which the taker's hello is the answer.
+    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, Refusal> {
+        match self.session(now, id) {
+            Some(giving) if giving.stage == Stage::Opening => Ok(Some(giving.opened)),
+            Some(_) => Err(Refusal::OutOfPlace),
+            None => Ok(None),
         }
     }
 
+    /// Goes on with a session that the taker, whose horizons are these, has agreed to.
+    pub fn opened(
+        &mut self,
+        id: SessionId,
+        (theirs, answers): (Horizons, Option<Vec<Answer>>),
+        cluster: &Cluster,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let raised = cx.replica.horizons().max(theirs);
+        let Some(giving) = self.session(cx.now, id) else { return Ok(()) };
+        match answers {
+            Some(answers) if theirs == giving.horizons => {
+                giving.stage = Stage::Comparing;
+                return self.learn(&answers, cx);
+            }
+            _ if mutants::active(mutants::HORIZONS_NOT_EXCHANGED) => self.begin_afresh(cluster, cx),
+            _ => {
+                giving.stage = Stage::Raising(raised);
+                cx.raise_to(raised);
+                self.raised(cluster, cx);
+            }
+        }
+        Ok(())
+    }
+
     /// Goes on with a session that waits for horizons; called whenever horizons rose.
-    pub(crate) fn give_raised(&mut self, effects: &mut Vec<Effect>) {
-        let horizons = self.replica.horizons();
-        let raised = self.sync.giving.as_ref().is_some_and(|giving| match giving.stage {
+    pub fn raised(&mut self, cluster: &Cluster, cx: &mut Context<'_>) {
+        let horizons = cx.replica.horizons();
+        let raised = self.giving.as_ref().is_some_and(|giving| match giving.stage {
             Stage::Raising(wanted) => horizons.max(wanted) == horizons,
             _ => false,
         });
         if raised {
-            self.give_afresh(effects);
+            self.begin_afresh(cluster, cx);
         }
     }
 
     /// Compares what is held now.
-    fn give_afresh(&mut self, effects: &mut Vec<Effect>) {
-        let vector = self.sync.members.vector();
-        let (history, horizons) = (self.replica.history().clone(), self.replica.horizons());
-        let Some(giving) = &mut self.sync.giving else { return };
+    fn begin_afresh(&mut self, cluster: &Cluster, cx: &mut Context<'_>) {
+        let vector = cluster.members().vector();
+        let (history, horizons) = (cx.replica.history().clone(), cx.replica.horizons());
+        let Some(giving) = &mut self.giving else { return };
         giving.stage = Stage::Comparing;
         giving.ask = compare::opening(&history).into();
         (giving.history, giving.horizons, giving.vector) = (history, horizons, vector);
-        self.give_on(effects);
+        giving.go_on(cx);
     }
 
-    pub(crate) fn give_answers(
+    pub fn answered(
         &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
+        id: SessionId,
         answers: &[Answer],
-        effects: &mut Vec<Effect>,
-    ) {
-        match self.giving(now, from, session) {
-            Some(giving) if giving.stage == Stage::Comparing => {
-                self.give_learn(now, from, session, answers, effects);
-            }
-            Some(_) => self.break_off(now, from, session, Refusal::OutOfPlace, effects),
-            None => {}
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        match self.session(cx.now, id) {
+            Some(giving) if giving.stage == Stage::Comparing => self.learn(answers, cx),
+            Some(_) => Err(Refusal::OutOfPlace),
+            None => Ok(()),
         }
     }
 
-    fn give_learn(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        answers: &[Answer],
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(giving) = &mut self.sync.giving else { return };
+    fn learn(&mut self, answers: &[Answer], cx: &mut Context<'_>) -> Result<(), Refusal> {
+        let Some(giving) = &mut self.giving else { return Ok(()) };
         giving.rounds += 1;
         if giving.rounds > ROUNDS_MAX || !compare::is_answer(answers) {
-            return self.break_off(now, from, session, Refusal::Stalled, effects);
+            return Err(Refusal::Stalled);
         }
         let learned = compare::learn(&giving.history, answers);
         // Deeper ranges come first: what is missing is known soon, and few ranges wait meanwhile.
@@ -190,132 +215,77 @@ impl StoreMachine {
         giving.cut |= giving.ask.len() > ASK_MAX;
         giving.ask.truncate(ASK_MAX);
         giving.lacking.extend(learned.lacking);
-        self.give_on(effects);
+        giving.go_on(cx);
+        Ok(())
+    }
+
+    /// Notes that a batch is durable on the taker's side.
+    pub fn durable(&mut self, id: SessionId, batch: u32, cx: &mut Context<'_>) {
+        let giving = self.giving.as_mut().filter(|giving| giving.id == id);
+        // A batch that was not under way is no progress, and must not cut a comparison short.
+        if let Some(giving) = giving
+            && giving.undurable.remove(&batch)
+        {
+            giving.deadline = cx.now.after(STALLED_AFTER);
+            giving.go_on(cx);
+        }
+    }
+
+    /// Ends a session with the taker's last word. Out of turn it says nothing and keeps nothing
+    /// alive.
+    pub fn noted(&mut self, id: SessionId, node: NodeTag) -> Option<Given> {
+        let ends = |giving: &mut Giving| giving.stage == Stage::Ending && giving.id == id;
+        let giving = self.giving.take_if(ends)?;
+        Some(Given {
+            has: giving.vector.get(&node).copied().unwrap_or_default(),
+            whole: giving.is_whole(),
+            was_news: giving.batch > 0,
+        })
+    }
+}
+
+impl Giving {
+    /// Returns whether nothing is left to be compared.
+    fn is_whole(&self) -> bool {
+        !self.cut && self.ask.is_empty()
     }
 
     /// Goes on with the session: the next comparison, then the commits, then the last word.
-    fn give_on(&mut self, effects: &mut Vec<Effect>) {
-        let Some(giving) = &mut self.sync.giving else { return };
-        let (peer, session) = (giving.peer, giving.session);
-        if giving.stage == Stage::Comparing {
-            if !giving.ask.is_empty() && giving.lacking.len() < LACKING_MAX {
-                let count = giving.ask.len().min(SUMMARIES_MAX);
-                let summaries = giving.ask.drain(..count).collect();
-                return self.send(peer, session, Body::Compare(summaries), effects);
+    fn go_on(&mut self, cx: &mut Context<'_>) {
+        if self.stage == Stage::Comparing {
+            if !self.ask.is_empty() && self.lacking.len() < LACKING_MAX {
+                let count = self.ask.len().min(SUMMARIES_MAX);
+                let summaries = self.ask.drain(..count).collect();
+                return cx.send(self.id, Body::Compare(summaries));
             }
-            giving.stage = Stage::Pushing;
+            self.stage = Stage::Pushing;
         }
-        while giving.stage == Stage::Pushing {
-            if giving.lacking.is_empty() {
-                if !giving.undurable.is_empty() {
+        while self.stage == Stage::Pushing {
+            if self.lacking.is_empty() {
+                if !self.undurable.is_empty() {
                     return;
                 }
-                giving.stage = Stage::Ending;
+                self.stage = Stage::Ending;
                 // What was not compared may be missing too: then nothing is concluded.
-                let whole = !giving.cut && giving.ask.is_empty();
-                let vector = if whole { giving.vector.clone() } else { Vector::new() };
-                return self.send(peer, session, Body::Done { vector }, effects);
+                let vector = if self.is_whole() { self.vector.clone() } else { Vector::new() };
+                return cx.send(self.id, Body::Done { vector });
             }
-            if giving.undurable.len() >= BATCHES_UNDURABLE_MAX {
+            if self.undurable.len() >= BATCHES_UNDURABLE_MAX {
                 return;
             }
-            let commits = next_batch(&giving.history, &mut giving.lacking);
-            let batch = giving.batch;
-            giving.batch += 1;
-            giving.undurable.insert(batch);
-            // A value may have been moved since the session began.
-            let held = self.replica.history();
-            let here = |c: Commit| held.get(c.at).map_or(c.location, |now| now.location);
-            let carried = |c: Commit| Commit { location: here(c.clone()), ..c };
-            let commits = commits
-                .into_iter()
-                .map(|commit| Carried { ticket: Ticket(0), commit: carried(commit) })
-                .collect();
-            let message = Body::Commits { batch, commits };
-            effects.push(Effect::Send {
-                to: peer,
-                message: crate::sync::message::Message { session, body: message },
-            });
+            let commits = next_batch(&self.history, &mut self.lacking);
+            let batch = self.batch;
+            self.batch += 1;
+            self.undurable.insert(batch);
+            let held = cx.replica.history();
+            let commits = commits.into_iter().map(|commit| carried(commit, held)).collect();
+            cx.send(self.id, Body::Commits { batch, commits });
         }
-    }
-
-    pub(crate) fn give_durable(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        batch: u32,
-        effects: &mut Vec<Effect>,
-    ) {
-        let giving = self.sync.giving.as_mut();
-        let giving = giving.filter(|giving| giving.peer == from && giving.session == session);
-        // A batch that was not under way is no progress, and must not cut a comparison short.
-        if giving.is_some_and(|giving| giving.undurable.remove(&batch)) {
-            self.giving(now, from, session);
-            self.give_on(effects);
-        }
-    }
-
-    pub(crate) fn give_noted(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        whole: bool,
-        head: Fingerprint,
-    ) {
-        let node = self.node;
-        // Out of turn it says nothing and keeps nothing alive.
-        if self.sync.giving.as_ref().is_none_or(|giving| giving.stage != Stage::Ending) {
-            return;
-        }
-        let Some(giving) = self.giving(now, from, session) else { return };
-        let has = giving.vector.get(&node).copied().unwrap_or_default();
-        let more = giving.cut || !giving.ask.is_empty();
-        let was_news = giving.batch > 0;
-        self.sync.giving = None;
-        self.calm(now, from, whole && !more);
-        let link = self.sync.links.of(from);
-        link.head = Some(head);
-        if whole && !more {
-            link.has = link.has.max(has);
-        }
-        if more {
-            self.changed(now);
-        }
-        self.spread_on(now, was_news);
-    }
-
-    /// Has a node with news tell one peer after the other until it is news to nobody: rumor
-    /// mongering with feedback (Demers and others, "Epidemic algorithms for replicated database
-    /// maintenance", 1987). The rest hears of it in the sessions of every second.
-    fn spread_on(&mut self, now: Timestamp, was_news: bool) {
-        self.sync.futile = if was_news { 0 } else { self.sync.futile.saturating_add(1) };
-        if self.sync.futile < FUTILE_MAX {
-            self.push_soon(now);
-        }
-    }
-
-    /// Returns how many other members have everything that this node had written up to a stamp.
-    pub fn replicas_with(&self, stamp: Stamp) -> usize {
-        let members = &self.sync.members;
-        let links = self.sync.links.iter();
-        links.filter(|(peer, link)| members.is_member(**peer) && link.has >= stamp).count()
-    }
-
-    pub(crate) fn next_session(&mut self) -> u64 {
-        self.sync.next_session += 1;
-        self.sync.next_session
-    }
-
-    pub(crate) fn behind(&mut self, now: Timestamp, peer: NodeTag, effects: &mut Vec<Effect>) {
-        self.alarm(Alarm::Behind, effects);
-        self.sync.links.pause(now, peer, Refusal::Implausible);
     }
 }
 
 /// Takes out the oldest commits that fit into a batch; at least one.
-pub(crate) fn next_batch(history: &History, lacking: &mut BTreeSet<Position>) -> Vec<Commit> {
+fn next_batch(history: &History, lacking: &mut BTreeSet<Position>) -> Vec<Commit> {
     let (mut commits, mut bytes) = (Vec::new(), 0);
     while let Some(at) = lacking.first().copied() {
         let Some(commit) = history.get(at) else {
@@ -332,8 +302,14 @@ pub(crate) fn next_batch(history: &History, lacking: &mut BTreeSet<Position>) ->
     commits
 }
 
+/// Returns a commit as a message has it. Its value may have been moved since the session began.
+pub(crate) fn carried(commit: Commit, held: &History) -> Carried {
+    let location = held.get(commit.at).map_or(commit.location, |now| now.location);
+    Carried { ticket: Ticket(0), commit: Commit { location, ..commit } }
+}
+
 /// Returns the bytes of a commit in a message, with a value that travels inside.
 pub(crate) fn weight(commit: &Commit) -> u64 {
-    let inside = matches!(commit.location, crate::commit::Location::Log { .. });
+    let inside = matches!(commit.location, Location::Log { .. });
     (commit.encoded_length() as u64 + 1).saturating_add(if inside { commit.size() } else { 0 })
 }

@@ -51,11 +51,11 @@ impl Link {
 
     /// Returns whether one of the two takes the other for a member, and the other does not come to
     /// know it.
-    pub(crate) fn stays_strange(&self) -> bool {
+    fn stays_strange(&self) -> bool {
         self.strange.is_some_and(|(first, latest)| latest.since(first) >= STRANGE_AFTER)
     }
 
-    pub(crate) fn went_well(&mut self, now: Timestamp) {
+    fn went_well(&mut self, now: Timestamp) {
         self.pause = None;
         self.clocks_apart = None;
         self.strange = None;
@@ -79,8 +79,32 @@ impl Links {
         Links { links: BTreeMap::new(), chance: seed }
     }
 
-    pub fn of(&mut self, peer: NodeTag) -> &mut Link {
+    fn of(&mut self, peer: NodeTag) -> &mut Link {
         self.links.entry(peer).or_default()
+    }
+
+    /// Notes the head of a peer's history.
+    pub(crate) fn heard(&mut self, peer: NodeTag, head: Fingerprint) {
+        self.of(peer).head = Some(head);
+    }
+
+    /// Notes the head of a peer's history after a session, and what was promised to the peer if it
+    /// took everything.
+    pub(crate) fn gave(&mut self, peer: NodeTag, head: Fingerprint, has: Option<Stamp>) {
+        let link = self.of(peer);
+        link.head = Some(head);
+        link.has = link.has.max(has.unwrap_or_default());
+    }
+
+    /// Notes that a session with a peer went well: nothing is held against it any more.
+    pub(crate) fn went_well(&mut self, now: Timestamp, peer: NodeTag) {
+        self.of(peer).went_well(now);
+    }
+
+    /// Returns whether one of the two takes the other for a member, and the other does not come to
+    /// know it.
+    pub(crate) fn stays_strange(&self, peer: NodeTag) -> bool {
+        self.links.get(&peer).is_some_and(Link::stays_strange)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&NodeTag, &Link)> {

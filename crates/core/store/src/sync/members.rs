@@ -122,6 +122,10 @@ impl Members {
         changed
     }
 
+    pub(crate) fn node(&self) -> NodeTag {
+        self.node
+    }
+
     pub fn is_member(&self, node: NodeTag) -> bool {
         self.roster.contains_key(&node)
     }

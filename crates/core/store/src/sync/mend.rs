@@ -1,155 +1,114 @@
-//! The repair of what went wrong with this node's own past: a clock that ran ahead, and commits of
-//! its own that its disk no longer holds.
+//! The repair of what went wrong with this node's own past: what was stamped by a clock that ran
+//! ahead, or what a copy does not have, is set aside, forgotten and issued anew.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::Timestamp;
-
-use crate::clock::Stamp;
-use crate::commit::{NodeTag, Position};
-use crate::event::{Alarm, Effect, Write};
-use crate::machine::StoreMachine;
-use crate::machine::queue::Waiting;
-use crate::sync::Aside;
-use crate::sync::park::newest_admitted;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
-/// The time off after which a node asks before it trusts its clock.
-const CLOCK_LEAP_MAX: Duration = Duration::from_secs(24 * 3600);
+use crate::clock::Stamp;
+use crate::commit::{Commit, Position};
+use crate::event::Effect;
+use crate::history::History;
+use crate::machine::context::Context;
+use crate::machine::queue::Waiting;
+use crate::sync::park::newest_admitted;
+
 /// The wait after an unclean end, after which the stamps given out before it are in the past.
 pub(crate) const UNCLEAN_WAIT: Duration = Duration::from_millis(CLOCK_AHEAD_MAX_MS);
 
-/// The reason why writes are refused until somebody says that the clock is right.
+/// The reason why something is set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockDoubt {
-    /// The log knows later times than the clock shows.
-    Behind { by_ms: u64 },
-    /// The log's newest time is more than a day ago.
-    Leapt { by_ms: u64 },
+pub(crate) enum Aside {
+    /// The clock was wrong.
+    Mend,
+    /// The copy of this session replaces it.
+    Copy(u64),
 }
 
-pub(crate) fn doubt(now: Timestamp, newest: Stamp) -> Option<ClockDoubt> {
-    let newest = newest.time();
-    let behind = newest.0.saturating_sub(now.0);
-    let leapt = now.since(newest);
-    if behind > CLOCK_AHEAD_MAX_MS {
-        Some(ClockDoubt::Behind { by_ms: behind })
-    } else if leapt > CLOCK_LEAP_MAX && newest.0 > 0 {
-        Some(ClockDoubt::Leapt { by_ms: u64::try_from(leapt.as_millis()).unwrap_or(u64::MAX) })
-    } else {
-        None
-    }
+/// Commits to be set aside, and those of them that are to be issued anew, with their new keys.
+#[derive(Default)]
+pub(crate) struct Doubtful {
+    pub commits: Vec<Commit>,
+    pub anew: Vec<(Position, Arc<str>)>,
 }
 
-impl StoreMachine {
-    pub fn doubt(&self) -> Option<ClockDoubt> {
-        self.doubt
+#[derive(Default)]
+pub(crate) struct Mending {
+    /// Whether commits from beyond the clock are being issued anew: meanwhile nothing is said to
+    /// peers.
+    beyond_clock: bool,
+    /// The reason why the shell was asked to set something aside; `None` if it was not asked or is
+    /// done.
+    aside: Option<Aside>,
+}
+
+impl Mending {
+    /// Returns whether commits from beyond the clock are being issued anew.
+    pub fn is_of_clock(&self) -> bool {
+        self.beyond_clock
     }
 
-    pub(crate) fn doubts_clock(&self, now: Timestamp) -> bool {
-        self.doubt.is_some() || self.clock.last() >= newest_admitted(now)
+    /// Returns whether anything is being set aside or issued anew.
+    pub fn is_under_way(&self) -> bool {
+        self.beyond_clock || self.aside.is_some()
     }
 
-    /// Trusts the clock: what was stamped beyond it is issued anew.
-    pub(crate) fn trust_clock(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.doubt = None;
-        let limit = newest_admitted(now);
-        if self.clock.last() < limit || self.is_mending() || self.on_its_way.is_some() {
-            return;
-        }
-        let beyond: Vec<_> =
-            self.replica.history().iter_from(Position::start_of(limit)).cloned().collect();
-        let right = self.stamp_of_the_rest(limit).max(Stamp::start_of(now));
-        self.clock.reset(right);
-        self.sync.members.take_back(right);
-        self.durable_stamp = self.durable_stamp.min(right);
-        self.sync.giving = None;
-        self.sync.taking.clear();
-        self.sync.lending.clear();
-        let wins = |at: Position, key: &str| {
-            self.replica.newest(key).is_some_and(|newest| newest.at == at)
-        };
-        let anew = beyond
+    /// Sets aside what was stamped beyond the clock, so that it can be issued anew.
+    pub fn mend_clock(&mut self, cx: &mut Context<'_>) {
+        let beyond = beyond(cx.replica.history(), cx.now);
+        let commits: Vec<Commit> = beyond.cloned().collect();
+        let wins =
+            |at: Position, key: &str| cx.replica.newest(key).is_some_and(|newest| newest.at == at);
+        let anew = commits
             .iter()
             .filter(|commit| wins(commit.at, &commit.key))
             .map(|commit| (commit.at, commit.key.clone()))
             .collect();
-        self.sync.mending = true;
-        self.sync.aside = Some(Aside::Mend);
-        effects.push(Effect::SetAside { commits: beyond, anew });
+        self.beyond_clock = true;
+        self.set_aside(Aside::Mend, Doubtful { commits, anew }, cx);
     }
 
-    fn stamp_of_the_rest(&self, limit: Stamp) -> Stamp {
-        let history = self.replica.history();
-        let index = history.rank(Position::start_of(limit));
-        let newest = index.checked_sub(1).and_then(|index| history.nth(index));
-        newest.map_or(Stamp::default(), |commit| commit.at.stamp)
+    pub fn set_aside(&mut self, aside: Aside, doubtful: Doubtful, cx: &mut Context<'_>) {
+        self.aside = Some(aside);
+        let Doubtful { commits, anew } = doubtful;
+        cx.effects.push(Effect::SetAside { commits, anew });
     }
 
-    /// Issues anew, by these writes, what had to be set aside first.
-    pub(crate) fn issue_anew(
-        &mut self,
-        now: Timestamp,
-        writes: Vec<Write>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(aside) = self.sync.aside.take() else { return };
-        let counts = match aside {
-            Aside::Mend => true,
-            // A copy that was cut off meanwhile begins again.
-            Aside::Copy(session) => {
-                self.sync.copying.as_ref().is_some_and(|c| c.session == session)
-            }
-        };
-        for write in writes {
-            if counts {
-                self.wait(Waiting::Anew(write), effects);
-            } else {
-                effects.push(Effect::Acknowledge { ticket: write.ticket, cid: None });
-            }
-        }
-        if aside != Aside::Mend {
-            if counts {
-                self.copy_end(effects);
-            }
-            return;
-        }
-        let limit = newest_admitted(now);
-        let beyond = self.replica.history().iter_from(Position::start_of(limit));
-        let positions: Vec<Position> = beyond.map(|commit| commit.at).collect();
-        if positions.is_empty() {
-            // The log learns all the same what time it is.
-            self.wait(Waiting::Forget(positions), effects);
-        } else {
-            self.forget(&positions, effects);
-        }
+    /// Notes that the shell has set aside what it was asked to, and returns why it was asked.
+    pub fn take_aside(&mut self) -> Option<Aside> {
+        self.aside.take()
     }
 
-    /// Returns whether what was set aside or copied is not in the log yet: nothing else may begin.
-    pub(crate) fn is_mending(&self) -> bool {
-        self.sync.mending || self.sync.concluding || self.sync.aside.is_some()
+    /// Notes that the log has forgotten something; what was beyond the clock is mended once nothing
+    /// more is to be forgotten.
+    pub fn forgotten(&mut self, has_to_forget: bool) {
+        self.beyond_clock &= has_to_forget;
     }
+}
 
-    /// Handles that a peer knows more of this node's past than the node itself: its disk was set
-    /// back.
-    pub(crate) fn lose_past(
-        &mut self,
-        now: Timestamp,
-        authority: NodeTag,
-        until: Stamp,
-        effects: &mut Vec<Effect>,
-    ) {
-        if until <= self.sync.standing.fresh_until {
-            return;
-        }
-        self.alarm(Alarm::LostPast { authority }, effects);
-        self.sync.standing.incarnation = self.clock.next(now).0;
-        self.sync.standing.fresh_until = until;
-        self.keep_standing(effects);
-    }
+/// Returns the commits that were stamped beyond the clock.
+fn beyond(history: &History, now: Timestamp) -> impl Iterator<Item = &Commit> {
+    history.iter_from(Position::start_of(newest_admitted(now)))
+}
 
-    pub(crate) fn keep_standing(&mut self, effects: &mut Vec<Effect>) {
-        self.sync.standing_kept = false;
-        self.wait(Waiting::Standing, effects);
+/// Returns the stamp at which the clock would stand without the commits beyond it.
+pub(crate) fn right_stamp(history: &History, now: Timestamp) -> Stamp {
+    let index = history.rank(Position::start_of(newest_admitted(now)));
+    let newest = index.checked_sub(1).and_then(|index| history.nth(index));
+    let rest = newest.map_or(Stamp::default(), |commit| commit.at.stamp);
+    rest.max(Stamp::start_of(now))
+}
+
+/// Forgets the commits beyond the clock; those that are issued anew are queued before this.
+pub(crate) fn forget_beyond_clock(cx: &mut Context<'_>) {
+    let beyond = beyond(cx.replica.history(), cx.now);
+    let positions: Vec<Position> = beyond.map(|commit| commit.at).collect();
+    if positions.is_empty() {
+        // The log learns all the same what time it is.
+        cx.wait(Waiting::Forget(positions));
+    } else {
+        cx.queue.forget(&positions, cx.effects);
     }
 }

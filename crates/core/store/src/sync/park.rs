@@ -7,7 +7,7 @@ use model::Timestamp;
 
 use crate::clock::Stamp;
 use crate::commit::Position;
-use crate::event::Ticket;
+use crate::machine::context::Context;
 use crate::sync::message::Carried;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
@@ -21,15 +21,13 @@ pub struct Parked {
 }
 
 impl Parked {
-    /// Parks a commit. Returns a ticket that is not needed: that of a commit parked already, or of
-    /// one that does not fit.
-    pub fn park(&mut self, carried: Carried) -> Option<Ticket> {
-        let (at, ticket) = (carried.commit.at, carried.ticket);
+    /// Parks a commit, unless it is parked already or does not fit.
+    pub fn park(&mut self, carried: Carried, cx: &mut Context<'_>) {
+        let at = carried.commit.at;
         if self.commits.contains_key(&at) || self.commits.len() >= PARKED_MAX {
-            return Some(ticket);
+            return cx.release(carried.ticket);
         }
         self.commits.insert(at, carried);
-        None
     }
 
     pub fn due(&mut self, now: Timestamp) -> Vec<Carried> {

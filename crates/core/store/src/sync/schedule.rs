@@ -1,18 +1,9 @@
-//! The schedule: when to talk to whom, and what is due. Sessions come every second and soon after a
-//! change, this node's vector now and then, garbage, commits whose time has come.
+//! When to talk to others, and when to write down what this node holds of them: sessions come every
+//! second and soon after a change.
 
 use std::time::Duration;
 
 use model::Timestamp;
-
-use crate::clock::Stamp;
-use crate::commit::{NodeTag, Position};
-use crate::event::{Alarm, Effect, Origin};
-use crate::machine::StoreMachine;
-use crate::machine::queue::Waiting;
-use crate::replica::Horizons;
-use crate::sync::members::is_roster_key;
-use crate::sync::message::{Body, ClusterId, Message, Refusal};
 
 /// The time within which changes go in one session.
 pub const PUSH_DELAY: Duration = Duration::from_millis(20);
@@ -20,250 +11,106 @@ pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two vectors in the log, by which garbage lags. Each is one write of the log, in
 /// a cluster only.
 pub const VECTOR_INTERVAL: Duration = Duration::from_secs(30);
+/// Sessions in a row that told nobody anything new before a node stops spreading.
+const FUTILE_MAX: u8 = 2;
 
-/// The session number of what is said unasked; sessions have higher numbers.
-const NO_SESSION: u64 = 0;
+pub(crate) struct Timetable {
+    push_at: Option<Timestamp>,
+    /// The number of sessions in a row that told nobody anything new.
+    futile: u8,
+    sync_at: Timestamp,
+    vector_at: Timestamp,
+}
 
-impl StoreMachine {
-    pub(crate) fn received(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        message: Message,
-        effects: &mut Vec<Effect>,
-    ) {
-        let session = message.session;
-        match message.body {
-            Body::Open { hello, summaries } => {
-                self.take_open(now, from, session, hello, summaries, effects);
-            }
-            Body::Opened { hello, answers } => {
-                self.give_opened(now, from, session, &hello, answers, effects);
-            }
-            Body::Compare(summaries) => self.take_compare(now, from, session, &summaries, effects),
-            Body::Answers(answers) => self.give_answers(now, from, session, &answers, effects),
-            Body::Commits { batch, commits } => {
-                if self.is_copying_from(from, session) {
-                    self.copy_commits(now, from, session, batch, commits, effects);
-                } else {
-                    self.take_commits(now, from, session, batch, commits, effects);
-                }
-            }
-            Body::Durable { batch } => {
-                self.give_durable(now, from, session, batch, effects);
-                self.lend_durable(now, from, session, batch, effects);
-            }
-            Body::Done { vector } => self.take_done(now, from, session, &vector, effects),
-            Body::Noted { whole, head } => self.give_noted(now, from, session, whole, head),
-            Body::CopyFrom { hello } => self.lend(now, from, session, &hello, effects),
-            Body::Copying { hello } => self.copy_begun(now, from, session, &hello, effects),
-            Body::Copied { vector, horizons } => {
-                self.copied(now, from, session, (vector, horizons), effects);
-            }
-            Body::Refused(refusal) => self.refused(now, from, session, refusal, effects),
-        }
-    }
+/// Why to talk to somebody now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Something is new here.
+    Push,
+    /// The second is over.
+    Sync,
+    Both,
+}
 
-    fn refused(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        refusal: Refusal,
-        effects: &mut Vec<Effect>,
-    ) {
-        let giving = self.sync.giving.take_if(|g| g.peer == from && g.session == session);
-        let copying = self.sync.copying.take_if(|c| c.peer == from && c.session == session);
-        self.sync.taking.retain(|peer, taking| *peer != from || taking.session != session);
-        self.sync.lending.retain(|peer, lending| *peer != from || lending.session != session);
-        let unasked = giving.is_none() && copying.is_none();
-        if unasked && refusal != Refusal::Unknown {
-            return;
+impl Timetable {
+    pub fn new(now: Timestamp) -> Timetable {
+        Timetable {
+            push_at: None,
+            futile: FUTILE_MAX,
+            sync_at: now.after(SYNC_INTERVAL),
+            vector_at: now.after(VECTOR_INTERVAL),
         }
-        if refusal == Refusal::Evicted {
-            self.alarm(Alarm::Evicted, effects);
-        }
-        if refusal == Refusal::Behind && self.is_fresh() {
-            return self.copy_from(now, from, effects);
-        }
-        if refusal == Refusal::Behind {
-            return self.behind(now, from, effects);
-        }
-        self.shun(now, from, refusal, effects);
     }
 
     /// Notes that something is new here, which others are to have soon.
-    pub(crate) fn changed(&mut self, now: Timestamp) {
-        self.sync.futile = 0;
+    pub fn changed(&mut self, now: Timestamp) {
+        self.futile = 0;
         self.push_soon(now);
     }
 
-    pub(crate) fn push_soon(&mut self, now: Timestamp) {
+    fn push_soon(&mut self, now: Timestamp) {
         let soon = now.after(PUSH_DELAY);
-        self.sync.push_at = Some(self.sync.push_at.map_or(soon, |at| at.min(soon)));
+        self.push_at = Some(self.push_at.map_or(soon, |at| at.min(soon)));
     }
 
-    pub(crate) fn sync_now(&mut self, now: Timestamp) {
-        self.sync.push_at = Some(now);
-        self.sync.sync_at = now;
+    /// Has a node with news tell one peer after the other until it is news to nobody: rumor
+    /// mongering with feedback (Demers and others, "Epidemic algorithms for replicated database
+    /// maintenance", 1987). The rest hears of it in the sessions of every second.
+    pub fn spread_on(&mut self, now: Timestamp, was_news: bool) {
+        self.futile = if was_news { 0 } else { self.futile.saturating_add(1) };
+        if self.futile < FUTILE_MAX {
+            self.push_soon(now);
+        }
     }
 
-    pub(crate) fn join(
-        &mut self,
-        now: Timestamp,
-        (cluster, listed): (ClusterId, Stamp),
-        effects: &mut Vec<Effect>,
-    ) {
-        let foreign = cluster != self.sync.standing.cluster;
-        // Until the node has joined, another invitation changes nothing.
-        self.sync.standing.foreign = foreign || self.is_joining() && self.sync.standing.foreign;
-        if foreign {
-            // Members of the other cluster are unknown in this one.
-            let history = self.replica.history().iter();
-            let roster = history.filter(|commit| is_roster_key(&commit.key));
-            let roster: Vec<Position> = roster.map(|commit| commit.at).collect();
-            self.forget(&roster, effects);
-        }
-        self.sync.standing.cluster = cluster;
-        self.sync.standing.listed = listed;
-        self.sync.standing.incarnation = self.clock.next(now).0;
-        self.sync.standing.fresh_until = Stamp(u64::MAX);
-        self.sync.giving = None;
-        self.sync.taking.clear();
-        self.sync.lending.clear();
-        self.keep_standing(effects);
-        self.sync_now(now);
+    /// Makes all talk due now.
+    pub fn sync_now(&mut self, now: Timestamp) {
+        self.push_at = Some(now);
+        self.sync_at = now;
     }
 
-    pub(crate) fn tick_sync(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.give_up_stalled(now, effects);
-        for carried in self.sync.parked.due(now) {
-            let origin = Origin { peer: self.node, session: 0, batch: 0 };
-            self.wait(Waiting::Admit { carried, origin, horizons: None }, effects);
-        }
-        if self.is_in_cluster() && now >= self.sync.vector_at {
-            self.keep_vector(now, effects);
-            self.collect(now, effects);
-        }
-        let pushes = self.sync.push_at.is_some_and(|at| now >= at);
-        let syncs = now >= self.sync.sync_at;
-        if !pushes && !syncs {
-            return;
-        }
+    /// Returns why to talk now, if it is time; the next second begins.
+    pub fn due(&mut self, now: Timestamp) -> Option<Due> {
+        let pushes = self.push_at.is_some_and(|at| now >= at);
+        let syncs = now >= self.sync_at;
         if syncs {
-            self.sync.sync_at = now.after(SYNC_INTERVAL);
-            self.tell_strangers(now, effects);
+            self.sync_at = now.after(SYNC_INTERVAL);
         }
-        if self.sync.giving.is_some() || self.sync.copying.is_some() || self.is_mending() {
-            // The end of the session looks again.
-            if pushes {
-                self.sync.push_at = Some(now.after(PUSH_DELAY));
-            }
-            return;
-        }
-        self.sync.push_at = None;
-        self.begin(now, syncs, effects);
-    }
-
-    /// Tells linked nodes that are on no roster here that they are unknown, as such a node takes
-    /// itself for a member. It may have to be told without a session: it hears nothing else, and
-    /// may count this node among the dead.
-    fn tell_strangers(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let members = &self.sync.members;
-        if self.is_joining() || members.is_evicted(self.node) {
-            return;
-        }
-        let mut strangers = self.sync.links.reachable();
-        strangers.retain(|peer| !members.is_member(*peer) && !members.is_evicted(*peer));
-        for peer in strangers {
-            self.send(peer, NO_SESSION, Body::Refused(Refusal::Unknown), effects);
-            self.shun(now, peer, Refusal::Unknown, effects);
+        match (pushes, syncs) {
+            (true, true) => Some(Due::Both),
+            (true, false) => Some(Due::Push),
+            (false, true) => Some(Due::Sync),
+            (false, false) => None,
         }
     }
 
-    fn begin(&mut self, now: Timestamp, even_equal: bool, effects: &mut Vec<Effect>) {
-        if !self.sync.standing_kept {
-            return self.wait_for_standing(now, effects);
-        }
-        let (joining, head) = (self.is_joining(), self.replica.history().head());
-        let members = &self.sync.members;
-        if members.is_evicted(self.node) && !joining {
-            return;
-        }
-        let peer = self.sync.links.choose(now, |peer, link| {
-            let member = members.is_member(*peer) || joining;
-            member && (even_equal || link.head != Some(head))
-        });
-        match peer {
-            Some(peer) if joining => self.copy_from(now, peer, effects),
-            Some(peer) => self.give_to(now, peer, effects),
-            None => {}
+    /// Puts news off, as a session is under way: its end looks again.
+    pub fn put_off(&mut self, now: Timestamp, due: Due) {
+        if due != Due::Sync {
+            self.push_at = Some(now.after(PUSH_DELAY));
         }
     }
 
-    /// Puts the standing into the log first: peers must not hear of one that a crash could take
-    /// back.
-    fn wait_for_standing(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.keep_standing(effects);
-        self.changed(now);
+    /// Notes that somebody is told now what is new.
+    pub fn pushed(&mut self) {
+        self.push_at = None;
     }
 
-    fn give_up_stalled(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let giving = self.sync.giving.iter().map(|g| (g.peer, g.session, g.deadline));
-        let copying = self.sync.copying.iter().map(|c| (c.peer, c.session, c.deadline));
-        let taking = self.sync.taking.iter().map(|(peer, t)| (*peer, t.session, t.deadline));
-        let lending = self.sync.lending.iter().map(|(peer, l)| (*peer, l.session, l.deadline));
-        let stalled: Vec<(NodeTag, u64)> = giving
-            .chain(copying)
-            .chain(taking)
-            .chain(lending)
-            .filter(|(_, _, deadline)| now >= *deadline)
-            .map(|(peer, session, _)| (peer, session))
-            .collect();
-        for (peer, session) in stalled {
-            self.break_off(now, peer, session, Refusal::Stalled, effects);
-        }
+    pub fn is_vector_due(&self, now: Timestamp) -> bool {
+        now >= self.vector_at
     }
 
-    pub(crate) fn is_in_cluster(&self) -> bool {
-        !self.sync.members.is_alone()
+    /// Notes that the vector is being written down.
+    pub fn vector_kept(&mut self, now: Timestamp) {
+        self.vector_at = now.after(VECTOR_INTERVAL);
     }
 
-    /// Puts what this node holds of others, and promises of itself, into the log.
-    pub(crate) fn keep_vector(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.sync.vector_at = now.after(VECTOR_INTERVAL);
-        self.wait(Waiting::Vector, effects);
+    pub fn vector_deadline(&self) -> Timestamp {
+        self.vector_at
     }
 
-    /// Collects garbage up to what all members are known to hold.
-    fn collect(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.is_fresh() || self.sync.mending {
-            return;
-        }
-        let squash = self.replica.horizons().squash;
-        let garbage = self.garbage_for(now, squash);
-        self.raise_to(Horizons { squash, garbage }, effects);
-    }
-
-    pub(crate) fn sync_deadline(&self) -> Option<Timestamp> {
-        let sync = &self.sync;
-        let stalled = sync
-            .giving
-            .iter()
-            .map(|giving| giving.deadline)
-            .chain(sync.copying.iter().map(|copying| copying.deadline))
-            .chain(sync.taking.values().map(|taking| taking.deadline))
-            .chain(sync.lending.values().map(|lending| lending.deadline))
-            .min();
-        let talks = self.is_in_cluster() || self.is_joining() || sync.links.is_any_reachable();
-        let vector = self.is_in_cluster().then_some(sync.vector_at);
-        let times = [
-            stalled,
-            sync.parked.deadline(),
-            talks.then_some(sync.sync_at),
-            if talks { sync.push_at } else { None },
-            vector,
-        ];
-        times.into_iter().flatten().min()
+    /// Returns when to talk next.
+    pub fn talk_deadline(&self) -> Timestamp {
+        self.push_at.map_or(self.sync_at, |at| at.min(self.sync_at))
     }
 }

@@ -5,287 +5,256 @@ use std::collections::BTreeMap;
 
 use model::Timestamp;
 
-use crate::commit::{NodeTag, Position};
-use crate::event::{Alarm, Effect, Origin};
-use crate::machine::StoreMachine;
+use crate::commit::NodeTag;
+use crate::event::Origin;
+use crate::machine::context::Context;
 use crate::machine::queue::Waiting;
 use crate::mutants;
-use crate::replica::Horizons;
+use crate::replica::{Horizons, Replica};
+use crate::sync::cluster::Cluster;
 use crate::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
-use crate::sync::give::{BATCHES_UNDURABLE_MAX, STALLED_AFTER};
+use crate::sync::give::STALLED_AFTER;
 use crate::sync::message::{Body, Carried, Hello, Refusal, Summary, Vector};
-use crate::sync::park::newest_admitted;
+use crate::sync::park::{Parked, newest_admitted};
+use crate::sync::session::{SessionId, Undurable};
 
-pub(crate) struct Taking {
-    pub session: u64,
-    pub deadline: Timestamp,
-    pub horizons: Horizons,
+/// The sessions in which this node takes: one with each giver at most.
+#[derive(Default)]
+pub(crate) struct Taker {
+    taking: BTreeMap<NodeTag, Taking>,
+}
+
+struct Taking {
+    session: u64,
+    deadline: Timestamp,
+    horizons: Horizons,
     /// What the giver said that members hold.
     acks: Vector,
     /// The giver's hello and summaries, while they wait until the horizons are as high as the
     /// giver's.
     opening: Option<(Hello, Vec<Summary>)>,
-    /// The number of commits of each batch that are not durable yet.
-    pub undurable: BTreeMap<u32, usize>,
+    undurable: Undurable,
     rounds: u32,
     /// Whether nothing of the session is parked or lost.
     whole: bool,
 }
 
-impl StoreMachine {
-    pub(crate) fn take_open(
+/// What came of a session of which everything is durable.
+pub(crate) struct Taken {
+    /// What the giver said that members hold.
+    pub acks: Vector,
+    /// Whether nothing of the session is parked or lost.
+    pub whole: bool,
+}
+
+impl Taker {
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.taking.values().map(|taking| taking.deadline).min()
+    }
+
+    /// Returns the sessions that have made no progress for too long.
+    pub fn stalled(&self, now: Timestamp) -> impl Iterator<Item = SessionId> {
+        let stalled = self.taking.iter().filter(move |(_, taking)| now >= taking.deadline);
+        stalled.map(|(peer, taking)| SessionId { peer: *peer, number: taking.session })
+    }
+
+    /// Returns whether this session goes on.
+    pub fn takes(&self, id: SessionId) -> bool {
+        self.taking.get(&id.peer).is_some_and(|taking| taking.session == id.number)
+    }
+
+    pub fn stop(&mut self) {
+        self.taking.clear();
+    }
+
+    pub fn end_with(&mut self, giver: NodeTag) {
+        self.taking.remove(&giver);
+    }
+
+    pub fn end(&mut self, id: SessionId) {
+        if self.takes(id) {
+            self.taking.remove(&id.peer);
+        }
+    }
+
+    /// Begins a session. The opening is answered once the horizons are as high as the giver's.
+    pub fn begin(
         &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        hello: Hello,
-        summaries: Vec<Summary>,
-        effects: &mut Vec<Effect>,
+        id: SessionId,
+        (hello, summaries): (Hello, Vec<Summary>),
+        cx: &mut Context<'_>,
     ) {
-        self.sync.taking.remove(&from);
-        let greeted = match summaries.len() {
-            0..=SUMMARIES_MAX => self.greet(now, from, &hello, None, effects),
-            _ => Err(Refusal::OutOfPlace),
-        };
-        if let Err(refusal) = greeted {
-            self.send(from, session, Body::Refused(refusal), effects);
-            return self.shun(now, from, refusal, effects);
-        }
-        if self.must_copy_from(&hello) {
-            self.send(from, session, Body::Refused(Refusal::Busy), effects);
-            return self.copy_from(now, from, effects);
-        }
-        if self.has_missed(&hello) {
-            return self.send(from, session, Body::Refused(Refusal::Behind), effects);
-        }
-        if self.sync.copying.is_some() || self.sync.mending {
-            return self.send(from, session, Body::Refused(Refusal::Busy), effects);
-        }
-        let horizons = self.replica.horizons().max(hello.horizons);
+        let horizons = cx.replica.horizons().max(hello.horizons);
         let taking = Taking {
-            session,
-            deadline: now.after(STALLED_AFTER),
+            session: id.number,
+            deadline: cx.now.after(STALLED_AFTER),
             horizons,
             acks: hello.acks.clone(),
             opening: Some((hello, summaries)),
-            undurable: BTreeMap::new(),
+            undurable: Undurable::default(),
             rounds: 0,
             whole: true,
         };
-        self.sync.taking.insert(from, taking);
+        self.taking.insert(id.peer, taking);
         if !mutants::active(mutants::HORIZONS_NOT_EXCHANGED) {
-            self.raise_to(horizons, effects);
+            cx.raise_to(horizons);
         }
-        self.take_raised(now, effects);
     }
 
     /// Answers the openings that waited for horizons; ends sessions whose horizons are past.
-    pub(crate) fn take_raised(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub fn raised(&mut self, cluster: &Cluster, cx: &mut Context<'_>) {
         let unexchanged = mutants::active(mutants::HORIZONS_NOT_EXCHANGED);
-        let horizons = self.replica.horizons();
+        let horizons = cx.replica.horizons();
         let mut answers = Vec::new();
         let mut past = Vec::new();
-        for (peer, taking) in &mut self.sync.taking {
+        for (peer, taking) in &mut self.taking {
+            let id = SessionId { peer: *peer, number: taking.session };
             if unexchanged || taking.horizons == horizons {
                 if let Some((hello, summaries)) = taking.opening.take() {
                     let compared = unexchanged || hello.horizons == horizons;
-                    let found =
-                        compared.then(|| compare::answer(self.replica.history(), &summaries));
-                    answers.push((*peer, taking.session, found));
+                    let found = compared.then(|| compare::answer(cx.replica.history(), &summaries));
+                    answers.push((id, found));
                 }
             } else if taking.horizons.max(horizons) == horizons {
-                past.push((*peer, taking.session));
+                past.push(id);
             }
         }
-        for (peer, session, answers) in answers {
-            let hello = self.hello(now);
-            self.send(peer, session, Body::Opened { hello, answers }, effects);
+        for (id, answers) in answers {
+            let hello = cluster.hello(cx);
+            cx.send(id, Body::Opened { hello, answers });
         }
-        for (peer, session) in past {
-            self.sync.taking.remove(&peer);
-            self.send(peer, session, Body::Refused(Refusal::HorizonsRose), effects);
+        for id in past {
+            self.taking.remove(&id.peer);
+            cx.send(id, Body::Refused(Refusal::HorizonsRose));
         }
     }
 
-    fn taking(&mut self, now: Timestamp, from: NodeTag, session: u64) -> Option<&mut Taking> {
-        let taking = self.sync.taking.get_mut(&from)?;
-        if taking.session != session || taking.opening.is_some() {
+    /// Returns this session, which has given a sign of life.
+    fn session(&mut self, now: Timestamp, id: SessionId) -> Option<&mut Taking> {
+        let taking = self.taking.get_mut(&id.peer)?;
+        if taking.session != id.number || taking.opening.is_some() {
             return None;
         }
         taking.deadline = now.after(STALLED_AFTER);
         Some(taking)
     }
 
-    pub(crate) fn take_compare(
+    pub fn compare(
         &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
+        id: SessionId,
         summaries: &[Summary],
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(taking) = self.taking(now, from, session) else {
-            return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(taking) = self.session(cx.now, id) else {
+            cx.send(id, Body::Refused(Refusal::OutOfPlace));
+            return Ok(());
         };
         taking.rounds += 1;
         if taking.rounds > ROUNDS_MAX {
-            return self.break_off(now, from, session, Refusal::Stalled, effects);
+            return Err(Refusal::Stalled);
         }
         if summaries.len() > SUMMARIES_MAX {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return Err(Refusal::OutOfPlace);
         }
-        let answers = compare::answer(self.replica.history(), summaries);
-        self.send(from, session, Body::Answers(answers), effects);
+        let answers = compare::answer(cx.replica.history(), summaries);
+        cx.send(id, Body::Answers(answers));
+        Ok(())
     }
 
-    pub(crate) fn take_commits(
+    /// Queues commits of the giver for the disk; those from ahead of the clock are parked.
+    pub fn take(
         &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        batch: u32,
+        origin: Origin,
         commits: Vec<Carried>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let release = |commits: &[Carried], effects: &mut Vec<Effect>| {
-            effects.extend(commits.iter().map(|c| Effect::Release { ticket: c.ticket }));
+        parked: &mut Parked,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let (id, batch) = (SessionId::from(origin), origin.batch);
+        let Some(taking) = self.session(cx.now, id) else {
+            release(&commits, cx);
+            cx.send(id, Body::Refused(Refusal::OutOfPlace));
+            return Ok(());
         };
-        let Some(taking) = self.taking(now, from, session) else {
-            release(&commits, effects);
-            return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
-        };
-        let horizons = taking.horizons;
-        if taking.undurable.len() >= BATCHES_UNDURABLE_MAX || taking.undurable.contains_key(&batch)
-        {
-            release(&commits, effects);
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+        if !taking.undurable.admits(batch) {
+            release(&commits, cx);
+            return Err(Refusal::OutOfPlace);
         }
-        if commits.iter().any(|carried| self.is_below_garbage(carried)) {
-            release(&commits, effects);
-            return self.break_off(now, from, session, Refusal::BelowGarbage, effects);
+        if commits.iter().any(|carried| is_below_garbage(cx.replica, carried)) {
+            release(&commits, cx);
+            return Err(Refusal::BelowGarbage);
         }
-        let limit = newest_admitted(now);
-        let origin = Origin { peer: from, session, batch };
-        let (mut waits, mut whole) = (0, true);
+        let limit = newest_admitted(cx.now);
+        let horizons = Some(taking.horizons);
+        let mut waits = 0;
         for carried in commits {
             let at = carried.commit.at;
             if at.stamp >= limit && !mutants::active(mutants::NO_SKEW_CHECK) {
-                whole = false;
-                let unneeded = self.sync.parked.park(carried);
-                effects.extend(unneeded.map(|ticket| Effect::Release { ticket }));
-            } else if self
+                taking.whole = false;
+                parked.park(carried, cx);
+            } else if cx
                 .replica
                 .history()
                 .get(at)
-                .is_some_and(|c| c.cid() == carried.commit.cid())
+                .is_some_and(|known| known.cid() == carried.commit.cid())
             {
-                effects.push(Effect::Release { ticket: carried.ticket });
+                cx.release(carried.ticket);
             } else {
                 waits += 1;
-                self.clock.restore(at.stamp);
-                self.wait(Waiting::Admit { carried, origin, horizons: Some(horizons) }, effects);
+                cx.stamps.learn(at.stamp);
+                cx.wait(Waiting::Admit { carried, origin, horizons });
             }
         }
-        let Some(taking) = self.taking(now, from, session) else { return };
-        taking.whole &= whole;
-        taking.undurable.insert(batch, waits);
+        taking.undurable.begin(batch, waits);
         if mutants::active(mutants::V_BEFORE_DURABLE) {
-            taking.undurable.remove(&batch);
-            self.send(from, session, Body::Durable { batch }, effects);
+            taking.undurable.remove(batch);
+            cx.send(id, Body::Durable { batch });
         } else if waits == 0 {
-            self.durable(origin, 0, effects);
+            self.durable(origin, 0, cx);
         }
+        Ok(())
     }
 
-    /// Returns whether everybody was said to hold a commit, or something newer for its key, and
-    /// this node does not. Of a delete or an expiry that everybody was said to know nothing is
-    /// left, so it is no lie until something older is held.
-    fn is_below_garbage(&self, carried: &Carried) -> bool {
-        let commit = &carried.commit;
-        let horizons = self.replica.horizons();
-        commit.at.stamp <= horizons.garbage
-            && match self.replica.newest(&commit.key) {
-                Some(newest) => newest.at < commit.at,
-                None => !horizons.drops_winner(commit),
-            }
-    }
-
-    /// Notes that so many more commits of a batch are durable.
-    pub(crate) fn durable(&mut self, origin: Origin, count: usize, effects: &mut Vec<Effect>) {
-        let Origin { peer, session, batch } = origin;
-        let taking = self.sync.taking.get_mut(&peer).filter(|taking| taking.session == session);
-        let undurable = match taking {
-            Some(taking) => &mut taking.undurable,
-            None => match &mut self.sync.copying {
-                Some(copying) if copying.peer == peer && copying.session == session => {
-                    &mut copying.undurable
-                }
-                _ => return,
-            },
+    /// Notes that so many more commits of a batch are durable. Returns whether the batch is one of
+    /// a session here.
+    pub fn durable(&mut self, origin: Origin, count: usize, cx: &mut Context<'_>) -> bool {
+        let taking = self.taking.get_mut(&origin.peer);
+        let Some(taking) = taking.filter(|taking| taking.session == origin.session) else {
+            return false;
         };
-        let Some(left) = undurable.get_mut(&batch) else { return };
-        *left = left.saturating_sub(count);
-        if *left == 0 {
-            undurable.remove(&batch);
-            self.send(peer, session, Body::Durable { batch }, effects);
+        if taking.undurable.durable(origin.batch, count) {
+            cx.send(origin.into(), Body::Durable { batch: origin.batch });
         }
+        true
     }
 
-    pub(crate) fn take_done(
-        &mut self,
-        now: Timestamp,
-        from: NodeTag,
-        session: u64,
-        vector: &Vector,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(taking) = self.taking(now, from, session) else {
-            return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
+    /// Ends a session with the giver's last word.
+    pub fn done(&mut self, id: SessionId, cx: &mut Context<'_>) -> Result<Option<Taken>, Refusal> {
+        let Some(taking) = self.session(cx.now, id) else {
+            cx.send(id, Body::Refused(Refusal::OutOfPlace));
+            return Ok(None);
         };
         if !taking.undurable.is_empty() && !mutants::active(mutants::V_BEFORE_DURABLE) {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return Err(Refusal::OutOfPlace);
         }
-        let whole = taking.whole && !vector.is_empty();
-        let taking = self.sync.taking.remove(&from);
-        if let Some(taking) = taking.filter(|_| whole) {
-            self.sync.members.merge(vector, newest_admitted(now));
-            self.sync.members.hear(&taking.acks, newest_admitted(now));
-            self.sync.members.confirm(from);
-        }
-        self.calm(now, from, whole);
-        let head = self.replica.history().head();
-        self.send(from, session, Body::Noted { whole, head }, effects);
+        let taking = self.taking.remove(&id.peer);
+        Ok(taking.map(|Taking { acks, whole, .. }| Taken { acks, whole }))
     }
+}
 
-    /// Handles a commit at whose position the log holds another.
-    pub(crate) fn clash(
-        &mut self,
-        now: Timestamp,
-        position: Position,
-        origin: Origin,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.alarm(Alarm::Conflict { position, peer: origin.peer }, effects);
-        if position.node == self.node {
-            // The peer has what this node issued before it lost that and issued the stamp again.
-            self.lose_past(now, origin.peer, position.stamp, effects);
-        }
-        if let Some(copying) = &mut self.sync.copying
-            && copying.session == origin.session
-            && copying.peer == origin.peer
-        {
-            copying.clashing.insert(position);
-            return;
-        }
-        if self.takes_from(origin.peer, origin.session) {
-            self.break_off(now, origin.peer, origin.session, Refusal::Conflict, effects);
-        }
-    }
+/// Releases the values of commits that are not taken.
+pub(crate) fn release(commits: &[Carried], cx: &mut Context<'_>) {
+    commits.iter().for_each(|carried| cx.release(carried.ticket));
+}
 
-    /// Returns whether this session with a giver still goes on; it is broken off once.
-    pub(crate) fn takes_from(&self, giver: NodeTag, session: u64) -> bool {
-        let taking = self.sync.taking.get(&giver);
-        taking.is_some_and(|taking| taking.session == session)
-            || self.is_copying_from(giver, session)
-    }
+/// Returns whether everybody was said to hold a commit, or something newer for its key, and this
+/// node does not. Of a delete or an expiry that everybody was said to know nothing is left, so it
+/// is no lie until something older is held.
+fn is_below_garbage(replica: &Replica, carried: &Carried) -> bool {
+    let commit = &carried.commit;
+    let horizons = replica.horizons();
+    commit.at.stamp <= horizons.garbage
+        && match replica.newest(&commit.key) {
+            Some(newest) => newest.at < commit.at,
+            None => !horizons.drops_winner(commit),
+        }
 }
