@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use router_core::http::body::Body;
-use router_core::http::request::{self, Origin, Telling};
+use router_core::http::request::{self, ForwardedFields, Origin};
 use router_core::http::response::{self, Asked};
 
 /// The length in bytes up to which each cut of a head is tried.
@@ -26,8 +26,8 @@ fuzz_target!(|bytes: &[u8]| {
         answer(text, asked);
     } else {
         let peer = IpAddr::from(if is(1) { [127, 0, 0, 1] } else { [192, 0, 2, 7] });
-        let telling = if is(3) { Telling::Standard } else { Telling::Usual };
-        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: is(2), telling };
+        let forwarded = if is(3) { ForwardedFields::Standard } else { ForwardedFields::Usual };
+        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: is(2), forwarded };
         ask(text, &origin);
     }
 });

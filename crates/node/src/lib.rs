@@ -20,7 +20,7 @@ use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
 use model::{NodeId, TypedKey};
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -49,7 +49,7 @@ use metrics::Metrics;
 use os::directory;
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
-use redis::{FaceConfig, FaceHandle};
+use redis::{ServerConfig, ServerHandle};
 use router::queue::QueueLimits;
 use router::tls::{CertificateFiles, Tls};
 use router::{PublicPort, RouterConfig, RouterHandle, Secure};
@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub https: Option<HttpsOptions>,
     /// Proxies in front of this node that announce whose each connection is.
     pub announced_by: Option<Senders>,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     pub store: Backend,
     /// The roles of the node; `None` for those it had before, and at first all.
     pub roles: Option<Roles>,
@@ -171,7 +171,7 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
         said().await?;
     }
     let face = config.redis.map(|address| {
-        let face = FaceConfig { tcp: Some(address), listeners, ..FaceConfig::default() };
+        let face = ServerConfig { tcp: Some(address), listeners, ..ServerConfig::default() };
         redis::start(face, store.clone(), bus, id.clone(), clock)
     });
     let face = face.transpose()?;
@@ -215,7 +215,7 @@ impl Node {
         control: &Control,
         testament: Option<Testament>,
         mut parts: JoinSet<()>,
-        face: Option<FaceHandle>,
+        face: Option<ServerHandle>,
     ) -> anyhow::Result<Ended> {
         std::fs::remove_file(self.config.layout.api_socket()).ok();
         let router = control.router.clone();
@@ -358,7 +358,7 @@ impl Node {
                 public: is_public.then_some(config.http),
                 secure: secure.transpose()?,
                 announced_by: config.announced_by.clone(),
-                telling: config.telling,
+                forwarded: config.forwarded,
                 threads: config.threads,
                 queue: QueueLimits::default(),
                 connections_max: router::CONNECTIONS_MAX,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use router_core::balance::Balance;
 use router_core::detect::Sort;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::{Senders, Version};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -47,7 +47,7 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 pub enum Mode {
     /// Requests are distributed one by one.
     Http {
-        telling: Telling,
+        forwarded: ForwardedFields,
     },
     Tcp {
         send_proxy: Option<Version>,
@@ -334,7 +334,7 @@ async fn start(
         BackEnds::new(sorts, wanted, settings, router).map(Arc::new)
     };
     match (sockets, config.mode) {
-        (Sockets::Streams(listeners), Mode::Http { telling }) => {
+        (Sockets::Streams(listeners), Mode::Http { forwarded }) => {
             let tls = match config.certificates.is_empty() {
                 true => None,
                 false => Some(Tls::load(config.certificates.clone())?),
@@ -344,7 +344,7 @@ async fn start(
             }
             let announced_by = config.announced_by.clone();
             let threads = listeners.len();
-            let settings = alone::Settings { at, threads, telling, tls, announced_by };
+            let settings = alone::Settings { at, threads, forwarded, tls, announced_by };
             let router = Arc::new(Alone::start(settings, clock, metrics)?);
             let back_ends = back_ends(Some(router.clone()))?;
             router.listen(listeners).await;

@@ -86,8 +86,9 @@ impl World {
 
     fn release(&self, name: &ApplicationName, id: ReleaseId, push: &Push) -> Release {
         let spec = self.records.specs.get(name);
-        let pushed_to = spec.map(|spec| spec.created_at);
-        let mut settings = Settings { rollout: push.rollout, pushed_to, ..Settings::default() };
+        let application_created_at = spec.map(|spec| spec.created_at);
+        let mut settings =
+            Settings { rollout: push.rollout, application_created_at, ..Settings::default() };
         settings.health.start_timeout_ms = START_TIMEOUT_MS;
         settings.stop_grace_ms = STOP_GRACE_MS;
         settings.limits = Limits { memory_bytes: Some(512_000_000), ..Limits::default() };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use checker_core::{
-    Checker, Effect, Event, Jury, Method, Outcome, Ruling, Said, Target, Witnessed, is_witness,
+    Checker, Effect, Event, Evidence, Jury, Method, Outcome, Ruling, Target, Witnessed, is_witness,
 };
 use model::probe::Verdict;
 use model::{Generation, InstanceId, Machine, NodeId, ProcessType, Timestamp};
@@ -136,7 +136,7 @@ impl World {
         for host in 0..hosts {
             let heard = BTreeMap::new();
             world.hosts.push(Host { jury: Jury::new(), instances: Vec::new(), heard });
-            world.hear(host, Said::Checkers(world.names[hosts..].iter().cloned().collect()));
+            world.hear(host, Evidence::Checkers(world.names[hosts..].iter().cloned().collect()));
             world.noticed(host);
             for slot in 1..=3 {
                 let application = "shop".parse().expect("a name");
@@ -188,7 +188,7 @@ impl World {
         instance.generation += 1;
         (instance.well, instance.changed_at) = (true, now);
         let (id, generation) = (instance.id.clone(), instance.generation);
-        self.hear(host, Said::Ready(id.clone(), Some(generation)));
+        self.hear(host, Evidence::Ready(id.clone(), Some(generation)));
         for at in self.first()..self.names.len() {
             let of = (id.clone(), self.names[host].clone());
             let wait = self.random.between(5, 500);
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, host: usize, said: Said) {
+    fn hear(&mut self, host: usize, said: Evidence) {
         let mut rulings = Vec::new();
         self.hosts[host].jury.handle(Timestamp(self.now), said, &mut rulings);
         self.hosts[host].jury.check_invariants();
@@ -212,7 +212,7 @@ impl World {
         let alive = self.alive[at].iter().filter(|of| **of != at);
         let alive = alive.map(|of| self.names[*of].clone()).collect();
         match at.checked_sub(self.first()) {
-            None => self.hear(at, Said::Alive(alive)),
+            None => self.hear(at, Evidence::Alive(alive)),
             Some(_) => self.chooses(at),
         }
     }
@@ -338,7 +338,7 @@ impl World {
         if number >= *heard {
             *heard = number;
             let witness = self.names[from].clone();
-            self.hear(host, Said::Testimony(instance, witness, verdict));
+            self.hear(host, Evidence::Testimony(instance, witness, verdict));
         }
     }
 

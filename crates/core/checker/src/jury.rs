@@ -13,8 +13,9 @@ use crate::mutants;
 /// Witnesses that must agree, as one checker may be wrong alone.
 pub const WITNESSES_NEEDED: usize = 2;
 
+/// Something that the jury is told and that may change what it believes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum Evidence {
     /// The incarnation of an instance of this node that is up; `None` if none is any more.
     Ready(InstanceId, Option<Generation>),
     /// What another node's checker says of it.
@@ -48,21 +49,21 @@ impl Jury {
         Jury::default()
     }
 
-    fn note(&mut self, said: Said) -> Option<InstanceId> {
+    fn note(&mut self, said: Evidence) -> Option<InstanceId> {
         match said {
-            Said::Ready(instance, Some(generation)) => {
+            Evidence::Ready(instance, Some(generation)) => {
                 self.ready.insert(instance.clone(), generation);
                 Some(instance)
             }
-            Said::Ready(instance, None) => {
+            Evidence::Ready(instance, None) => {
                 self.ready.remove(&instance);
                 Some(instance)
             }
-            Said::Testimony(instance, node, Some(verdict)) => {
+            Evidence::Testimony(instance, node, Some(verdict)) => {
                 self.testimonies.entry(instance.clone()).or_default().insert(node, verdict);
                 Some(instance)
             }
-            Said::Testimony(instance, node, None) => {
+            Evidence::Testimony(instance, node, None) => {
                 if let Some(said) = self.testimonies.get_mut(&instance) {
                     said.remove(&node);
                     if said.is_empty() {
@@ -71,15 +72,15 @@ impl Jury {
                 }
                 Some(instance)
             }
-            Said::Checkers(nodes) => {
+            Evidence::Checkers(nodes) => {
                 self.checkers = nodes;
                 None
             }
-            Said::Alive(nodes) => {
+            Evidence::Alive(nodes) => {
                 self.alive = nodes;
                 None
             }
-            Said::Written(instance, verdict) => {
+            Evidence::Written(instance, verdict) => {
                 self.written.insert(instance.clone(), verdict);
                 Some(instance)
             }
@@ -140,10 +141,10 @@ impl Jury {
 }
 
 impl Machine for Jury {
-    type Event = Said;
+    type Event = Evidence;
     type Effect = Ruling;
 
-    fn handle(&mut self, now: Timestamp, said: Said, rulings: &mut Vec<Ruling>) {
+    fn handle(&mut self, now: Timestamp, said: Evidence, rulings: &mut Vec<Ruling>) {
         match self.note(said) {
             Some(instance) => self.rule(now, instance, rulings),
             None => {

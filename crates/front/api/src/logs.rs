@@ -87,9 +87,10 @@ async fn others(api: &Api) -> Result<Vec<NodeId>, Problem> {
 }
 
 /// What a node has sent, with the node.
-type Found = (NodeId, Said);
+type Found = (NodeId, LogMessage);
 
-enum Said {
+/// A part of a node's answer.
+enum LogMessage {
     Item(Item),
     /// A remark for people; it counts as the end of the node's last lines if these were not
     /// complete.
@@ -143,7 +144,7 @@ impl Listing {
         self.sources.insert(node.clone());
         runtime::task::spawn(async move {
             while let Some(item) = items.recv().await {
-                if found.send((node.clone(), Said::Item(item))).await.is_err() {
+                if found.send((node.clone(), LogMessage::Item(item))).await.is_err() {
                     return;
                 }
             }
@@ -192,8 +193,8 @@ impl Listing {
                 deadline = Instant::now() + TAIL_SILENCE_MAX;
             }
             match said {
-                Said::Item(Item::Now) => drop(pending.remove(&node)),
-                Said::Item(Item::Line(line)) if pending.contains(&node) => {
+                LogMessage::Item(Item::Now) => drop(pending.remove(&node)),
+                LogMessage::Item(Item::Line(line)) if pending.contains(&node) => {
                     lines.push(self.named(line, node));
                     // For every line that is dropped here, there are as many newer ones as are
                     // wanted.
@@ -201,9 +202,11 @@ impl Listing {
                         self.keep_last(&mut lines);
                     }
                 }
-                said @ Said::Item(_) if later.len() < LINES_WAITING_MAX => later.push((node, said)),
-                Said::Item(_) => {}
-                Said::Remark(text) => {
+                said @ LogMessage::Item(_) if later.len() < LINES_WAITING_MAX => {
+                    later.push((node, said))
+                }
+                LogMessage::Item(_) => {}
+                LogMessage::Remark(text) => {
                     pending.remove(&node);
                     self.remark(text).await?;
                 }
@@ -243,9 +246,9 @@ impl Listing {
         let mut lines = Vec::new();
         for (node, said) in batch {
             match said {
-                Said::Item(Item::Now) => {}
-                Said::Item(Item::Line(line)) => lines.push(self.named(line, node)),
-                Said::Remark(text) => self.remark(text).await?,
+                LogMessage::Item(Item::Now) => {}
+                LogMessage::Item(Item::Line(line)) => lines.push(self.named(line, node)),
+                LogMessage::Remark(text) => self.remark(text).await?,
             }
         }
         logs::sort(&mut lines);

@@ -172,7 +172,7 @@ pub async fn of_one(
 
 /// Returns whether this application has lost the port that it was given: while it did not serve,
 /// another one came to serve there.
-pub async fn is_lost(api: &Api, app: &Application) -> Result<bool, Problem> {
+pub async fn has_lost_port(api: &Api, app: &Application) -> Result<bool, Problem> {
     let Some(port) = app.spec.port.map(PortId::tcp) else { return Ok(false) };
     if app.serving().is_some() {
         return Ok(false);

@@ -64,7 +64,7 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));
     let mut settings = draft.settings;
     settings.health.domain = domains::first(&app.spec);
-    settings.pushed_to = Some(app.spec.created_at);
+    settings.application_created_at = Some(app.spec.created_at);
     let release = Release {
         v: RECORD_VERSION,
         id: id.clone(),

@@ -230,7 +230,7 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
         // These say which application it is, whatever release of it serves.
         let mut settings = release.settings.clone();
         settings.health.domain = None;
-        settings.pushed_to = None;
+        settings.application_created_at = None;
         release.source == file.hash && release.recipe == recipe && settings == plan.settings
     })
 }
@@ -243,7 +243,7 @@ async fn merge(
 ) -> Result<Vec<String>, Problem> {
     let notes = domains::merge(api, app, &manifest.domains).await?;
     let given = app.spec.port_chosen || manifest.port.is_some();
-    if ports::is_lost(api, app).await? {
+    if ports::has_lost_port(api, app).await? {
         // The port is given anew below, or refused by the check of what was asked for.
         app.spec.port = app.spec.port.filter(|_| given);
         if let Some(port) = app.spec.port {

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use recipe_core::manifest::domains::host_header;
 use router_core::balance;
 use router_core::detect::Sort;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::{Senders, Version};
 use tracing::level_filters::LevelFilter;
 
@@ -188,7 +188,7 @@ impl Serve {
             directory::private_socket_directory(&config.runtime)?;
         }
         allow_descriptors_up_to(DESCRIPTORS_WANTED);
-        proxy::run(&config, &table::Said)
+        proxy::run(&config, &table::TableOutput)
     }
 
     fn config(self, session: &Session) -> anyhow::Result<Config> {
@@ -341,10 +341,10 @@ impl Serve {
         );
         Ok(match name {
             ModeName::Http => Mode::Http {
-                telling: match self.forwarded {
-                    None => Telling::Nothing,
-                    Some(Forwarded::Usual) => Telling::Usual,
-                    Some(Forwarded::Standard) => Telling::Standard,
+                forwarded: match self.forwarded {
+                    None => ForwardedFields::Nothing,
+                    Some(Forwarded::Usual) => ForwardedFields::Usual,
+                    Some(Forwarded::Standard) => ForwardedFields::Standard,
                 },
             },
             ModeName::Tcp => Mode::Tcp {

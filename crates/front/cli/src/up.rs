@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use model::role::Roles;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
@@ -159,7 +159,11 @@ impl Up {
             http: self.http,
             https: self.https.options()?,
             announced_by: self.accept_proxy.clone(),
-            telling: if self.forwarded { Telling::Standard } else { Telling::Usual },
+            forwarded: if self.forwarded {
+                ForwardedFields::Standard
+            } else {
+                ForwardedFields::Usual
+            },
             peers: PeerOptions {
                 versions: self.wire_versions.unwrap_or_default(),
                 ..self.peers.options()

@@ -162,7 +162,7 @@ async fn enter(
     addresses: Vec<String>,
     pin: Option<Pin>,
 ) -> anyhow::Result<Answer> {
-    let (tag, replication) = (NodeTag::from(node), net.side.keeper()?);
+    let (tag, replication) = (NodeTag::from(node), net.store_role.keeper()?);
     let known = tag == replication.node() || replication.roster().contains(&tag);
     ensure!(
         redeemed == Redeemed::Again || !known,
@@ -170,7 +170,7 @@ async fn enter(
          remove it first (`cortex store del cluster::nodes::{node}`)"
     );
     ensure!(
-        !net.side.is_joining(),
+        !net.store_role.is_joining(),
         "this node is still joining itself; try again when it has caught up"
     );
     if !known {
@@ -199,7 +199,7 @@ async fn enter_guest(
         "node {node} is a member already: start it without --join, or remove it first (`cortex \
          nodes remove {node}`)"
     );
-    net.side.keeper()?;
+    net.store_role.keeper()?;
     if !known {
         let entry = TypedKey::Guest(node.clone());
         roster::enter(&*net.store, entry, node, addresses.clone(), pin, net.now()).await?;

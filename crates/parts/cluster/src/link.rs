@@ -147,7 +147,7 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
             Frame::Published(message) => drop(net.bus.deliver(&message)),
             Frame::Sync(payload) => {
                 // The sender has not heard that there is no store here.
-                let Some(replication) = net.side.replication() else { continue };
+                let Some(replication) = net.store_role.replication() else { continue };
                 let Ok(permit) = room.clone().acquire_owned().await else {
                     return Ended::Lost(anyhow!("it was closed"));
                 };

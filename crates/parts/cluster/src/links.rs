@@ -9,7 +9,7 @@ use bytes::Bytes;
 use store_core::NodeTag;
 use tokio::sync::{Notify, mpsc};
 
-use super::side::Side;
+use super::store_role::StoreRole;
 use runtime::lock::locked;
 
 /// The number of frames that wait for one peer.
@@ -79,14 +79,14 @@ struct Table {
 pub struct Links {
     node: NodeTag,
     table: Mutex<Table>,
-    side: Side,
+    store_role: StoreRole,
     /// The signal that a peer was linked or lost.
     pub changed: Notify,
 }
 
 impl Links {
-    pub fn new(node: NodeTag, side: Side) -> Links {
-        Links { node, table: Mutex::default(), side, changed: Notify::new() }
+    pub fn new(node: NodeTag, store_role: StoreRole) -> Links {
+        Links { node, table: Mutex::default(), store_role, changed: Notify::new() }
     }
 
     /// Takes a stream into the table. It may replace one that is there already, but both sides must
@@ -117,7 +117,7 @@ impl Links {
         });
         if let Some(held) = table.links.insert(peer, link.clone()) {
             held.cut("a newer stream took its place");
-            self.side.lost(peer);
+            self.store_role.lost(peer);
         }
         table.silent.remove(&peer);
         self.tell(&mut table);
@@ -131,7 +131,7 @@ impl Links {
         if present {
             table.links.remove(&link.peer);
             table.silent.remove(&link.peer);
-            self.side.lost(link.peer);
+            self.store_role.lost(link.peer);
             self.tell(&mut table);
         }
         present
@@ -178,7 +178,7 @@ impl Links {
         let reachable: BTreeSet<NodeTag> = linked.filter(speaks).collect();
         if reachable != table.told {
             table.told = reachable.clone();
-            self.side.reachable(reachable);
+            self.store_role.reachable(reachable);
         }
         self.changed.notify_waiters();
         self.changed.notify_one();
@@ -202,7 +202,7 @@ impl Links {
         match link {
             Some(link) if link.put(frame, QUEUE_BYTES_MAX) => {}
             Some(link) => link.cut("it does not take in what is sent to it"),
-            None => self.side.lost(peer),
+            None => self.store_role.lost(peer),
         }
     }
 

@@ -147,7 +147,7 @@ async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Optio
         return Ok(None);
     }
     // This node's own view of the roster is old while it joins itself.
-    let known = !net.side.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
+    let known = !net.store_role.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
     Ok(match wants {
         _ if known => Some(Refused::Removed),
         Wants::Link => None,

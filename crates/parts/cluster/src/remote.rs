@@ -41,9 +41,9 @@ use os::lockfile::FileLock;
 use runtime::driver::{Clock, drive};
 use runtime::supervise::supervise;
 use runtime::task;
-use store::bulk::desk::Desk;
+use store::bulk::fetch_board::FetchBoard;
 use store::bulk::schedule::Wants;
-use store::bulk::{Claim, ValueName};
+use store::bulk::{StatedHash, ValueName};
 use store::options;
 use store::options::{OpenError, Options};
 use store::values::ValueFiles;
@@ -59,15 +59,15 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(600);
 /// The pause before a roster that could not be read is read again.
 const ROSTER_PAUSE: Duration = Duration::from_secs(1);
 
-/// The guest side's handle for the transport of a node that keeps no store.
+/// The transport's handle on the store of a node that keeps none.
 #[derive(Clone)]
-pub struct Guest {
+pub struct GuestHandle {
     pub cluster: ClusterId,
-    pub large: Arc<Desk>,
+    pub large: Arc<FetchBoard>,
     ledger: Arc<Ledger>,
 }
 
-impl Guest {
+impl GuestHandle {
     /// Returns the node whose store is used now.
     pub fn in_use(&self) -> Option<NodeId> {
         self.ledger.in_use()
@@ -101,7 +101,7 @@ impl Wants for Nothing {
         false
     }
 
-    fn claims(&self, _value: &ValueName) -> Vec<Claim> {
+    fn claims(&self, _value: &ValueName) -> Vec<StatedHash> {
         Vec::new()
     }
 
@@ -117,7 +117,7 @@ pub struct Shared {
     ledger: Arc<Ledger>,
     hub: Hub,
     values: Arc<ValueFiles>,
-    large: Arc<Desk>,
+    large: Arc<FetchBoard>,
     /// Whether there is a feed of changes, and its cursor at the node in use.
     fed: Mutex<(bool, Option<At>)>,
     closing: watch::Sender<bool>,
@@ -131,7 +131,7 @@ pub async fn open(
     node: NodeId,
     clock: Clock,
     options: Options,
-) -> Result<(SharedStore, Guest), OpenError> {
+) -> Result<(SharedStore, GuestHandle), OpenError> {
     let layout = layout.clone();
     let made = runtime::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
     let shared = made.unwrap_or_else(|_| Err(OpenError::Interrupted))?;
@@ -140,7 +140,7 @@ pub async fn open(
     shared.spawn(async move { keeping.collect().await });
     shared.spawn(shared.tls.credential.clone().keep());
     let (large, ledger) = (shared.large.clone(), shared.ledger.clone());
-    let guest = Guest { cluster: shared.cluster, large, ledger };
+    let guest = GuestHandle { cluster: shared.cluster, large, ledger };
     Ok((shared, guest))
 }
 
@@ -174,7 +174,7 @@ fn prepare(
         tls,
         keepers,
         hub: Hub::new(incarnation),
-        large: Desk::new(values.clone()),
+        large: FetchBoard::new(values.clone()),
         values,
         fed: Mutex::default(),
         closing: watch::channel(false).0,
@@ -285,7 +285,7 @@ impl Shared {
                 let held = self.values.holds(&ValueName { hash: hash.0, size });
                 Ok(match held {
                     Ok(true) => Value::File { hash, size, path: self.values.path(&hash.0) },
-                    _ => Value::Away { hash, size, desk: self.large.clone() },
+                    _ => Value::Away { hash, size, fetch_board: self.large.clone() },
                 })
             }
         }

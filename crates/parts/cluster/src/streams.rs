@@ -26,7 +26,7 @@ impl Members for Peers {
     }
 
     fn is_joining(&self) -> bool {
-        self.side.is_joining()
+        self.store_role.is_joining()
     }
 
     fn serve(&self, kind: Kind, serve: Serve) {

@@ -69,7 +69,7 @@ const LANE_FROM: usize = 48;
 const LARGE_COMMANDS_MAX: usize = 8;
 
 #[derive(Clone, Debug, Default)]
-pub struct FaceConfig {
+pub struct ServerConfig {
     pub tcp: Option<SocketAddr>,
     pub unix: Option<PathBuf>,
     pub tls: Option<(SocketAddr, Certificate)>,
@@ -79,7 +79,7 @@ pub struct FaceConfig {
     pub lane_from: Option<usize>,
 }
 
-pub struct FaceHandle {
+pub struct ServerHandle {
     /// The address on which it listens, with the port that was chosen for port 0.
     pub tcp: Option<SocketAddr>,
     pub tls: Option<SocketAddr>,
@@ -88,7 +88,7 @@ pub struct FaceHandle {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl FaceHandle {
+impl ServerHandle {
     /// Ends all connections.
     pub fn stop(mut self) {
         self.end();
@@ -103,7 +103,7 @@ impl FaceHandle {
     }
 }
 
-impl Drop for FaceHandle {
+impl Drop for ServerHandle {
     fn drop(&mut self) {
         self.end();
     }
@@ -111,12 +111,12 @@ impl Drop for FaceHandle {
 
 /// Binds every address, then serves on threads of its own. Call it once.
 pub fn start(
-    config: FaceConfig,
+    config: ServerConfig,
     store: SharedStore,
     bus: Arc<Bus>,
     node: NodeId,
     clock: Clock,
-) -> anyhow::Result<FaceHandle> {
+) -> anyhow::Result<ServerHandle> {
     let connections_max = connections_max();
     let context = Arc::new(FaceContext {
         store,
@@ -151,7 +151,7 @@ pub fn start(
         listeners[0].push(Listener::unix(path)?);
     }
     let (stop, stopping) = watch::channel(false);
-    let mut handle = FaceHandle { tcp, tls, unix: config.unix, stop, threads: Vec::new() };
+    let mut handle = ServerHandle { tcp, tls, unix: config.unix, stop, threads: Vec::new() };
     for (number, listeners) in listeners.into_iter().enumerate() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .event_interval(TURNS_BETWEEN_LOOKS)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::NodeId;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -40,7 +40,7 @@ pub struct Alone {
 pub struct Settings {
     pub at: SocketAddr,
     pub threads: usize,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     pub tls: Option<Tls>,
     pub announced_by: Option<Senders>,
 }
@@ -48,7 +48,7 @@ pub struct Settings {
 impl Alone {
     /// Starts the threads; must be called on a runtime. Nothing is accepted before `listen`.
     pub fn start(settings: Settings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
-        let Settings { at, threads, telling, tls, announced_by } = settings;
+        let Settings { at, threads, forwarded, tls, announced_by } = settings;
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads.max(1)).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
         // Nobody is told which back end is suspected: probes find out.
@@ -66,7 +66,7 @@ impl Alone {
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,
-            telling,
+            forwarded,
             table: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),
             files: Arc::new(Files::new(tokio::runtime::Handle::current())),

@@ -95,7 +95,7 @@ impl Connection {
             request_id: self.thread.next_request_id(),
             is_router: self.asker.is_router(),
             is_secure: self.stream.is_secure(),
-            telling: self.thread.shared.telling,
+            forwarded: self.thread.shared.forwarded,
         };
         match request::parse(buffer.filled(), &origin, out) {
             Ok(head) => head.map(Ok),

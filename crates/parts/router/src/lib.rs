@@ -63,7 +63,7 @@ use model::key::Board;
 use model::port::Transport;
 use model::{ApplicationName, NodeId, ReleaseId};
 use router_core::far::{Outcome, Reply, Room};
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
@@ -95,7 +95,7 @@ pub struct RouterConfig {
     pub secure: Option<Secure>,
     /// The proxies that say whose each connection is; `None` if all clients connect directly.
     pub announced_by: Option<Senders>,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     /// The number of threads; `None` for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
@@ -165,7 +165,7 @@ pub fn start(
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
         connections_max: config.connections_max,
-        telling: config.telling,
+        forwarded: config.forwarded,
         table: ArcSwap::default(),
         only: None,
         files: Arc::new(Files::new(tokio::runtime::Handle::current())),

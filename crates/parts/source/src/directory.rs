@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use ignore::{DirEntry, WalkBuilder};
 
 use super::git;
-use super::ignored::{IGNORE_FILES, Ignored, Said};
+use super::ignored::{IGNORE_FILES, IgnoreDecision, Ignored};
 use super::pack::Packer;
 use super::repository::{Kind, Place};
 
@@ -99,9 +99,9 @@ impl Rules {
         let Ok(path) = entry.path().strip_prefix(&self.root) else { return false };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let left_out = match known.own.said_of(path, is_directory(entry)) {
-            Said::Nothing => known.by_git.contains(path),
-            Said::LeftOut => true,
-            Said::Wanted => false,
+            IgnoreDecision::Nothing => known.by_git.contains(path),
+            IgnoreDecision::LeftOut => true,
+            IgnoreDecision::Wanted => false,
         };
         if !left_out && is_directory(entry) {
             known.enter(path, entry.path());

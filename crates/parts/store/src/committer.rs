@@ -1,7 +1,7 @@
 //! The committer: feeds queued writes to the machine, makes its batches durable with one fdatasync
-//! each, and answers. `seat` decides on which thread that happens. A failed write or fdatasync
-//! stops the store for good: what the disk holds is unknown then, and trying again could
-//! acknowledge what was lost.
+//! each, and answers. `commit_thread` decides on which thread. A failed write or fdatasync stops
+//! the store for good: what the disk holds is unknown then, and trying again could acknowledge what
+//! was lost.
 
 mod cleaning;
 mod performing;

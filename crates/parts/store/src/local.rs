@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use self::writing::small;
 use super::command::Command;
+use super::commit_thread::{CommitThread, unhurried_max};
 use super::committer::Committer;
 use super::log::CommitLog;
 use super::mailbox::{Sender, mailbox};
@@ -26,7 +27,6 @@ use super::queue::Queue;
 use super::recovery::Recovered;
 use super::replication::Replication;
 use super::reply::Reply;
-use super::seat::{Seat, unhurried_max};
 use super::shared::{Found, Shared, key_of};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::{
@@ -44,7 +44,7 @@ const EXPIRE_ATTEMPTS_MAX: usize = 16;
 pub struct LocalStore {
     shared: Arc<Shared>,
     commands: Sender<Command>,
-    seat: Arc<Seat>,
+    commit_thread: Arc<CommitThread>,
     queue: Arc<Queue>,
     clock: Clock,
 }
@@ -83,10 +83,11 @@ impl LocalStore {
         let (commands, received) = mailbox(unhurried_max(few_cores));
         let committer =
             Committer::new(shared.clone(), log, clock, dir, options, recovered.snapshot, lock);
-        let seat = Arc::new(Seat::new(shared.clone(), received, committer, clock, few_cores));
-        let own = seat.clone();
+        let commit_thread =
+            Arc::new(CommitThread::new(shared.clone(), received, committer, clock, few_cores));
+        let own = commit_thread.clone();
         std::thread::Builder::new().name("store-commit".into()).spawn(move || own.run())?;
-        Ok(LocalStore { shared, commands, seat, queue: Queue::new(), clock })
+        Ok(LocalStore { shared, commands, commit_thread, queue: Queue::new(), clock })
     }
 
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
@@ -175,7 +176,7 @@ impl Store for LocalStore {
     }
 
     fn hurry(&self) {
-        if !self.seat.commit_here() {
+        if !self.commit_thread.commit_here() {
             self.commands.hurry();
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use store_core::{Action, Commit, Event, Position, Replica};
 
 use super::bulk::schedule::Wants;
-use super::bulk::{Claim, ValueName};
+use super::bulk::{StatedHash, ValueName};
 use super::command::Command;
 use super::shared::Shared;
 
@@ -68,7 +68,7 @@ impl Wants for Missing {
         absent.is_some_and(|absent| absent.needed_by.iter().any(|at| wins(replica, *at)))
     }
 
-    fn claims(&self, value: &ValueName) -> Vec<Claim> {
+    fn claims(&self, value: &ValueName) -> Vec<StatedHash> {
         let Some(shared) = self.shared.upgrade() else { return Vec::new() };
         let machine = shared.machine();
         let replica = machine.replica();
@@ -76,7 +76,7 @@ impl Wants for Missing {
         let commits = absent.needed_by.iter().filter_map(|at| replica.history().get(*at));
         let claim = |commit: &Commit| match commit.action {
             Action::Set { sha1, .. } => {
-                Some(Claim { sha1, by: commit.at.node.node(), key: commit.key.clone() })
+                Some(StatedHash { sha1, by: commit.at.node.node(), key: commit.key.clone() })
             }
             Action::Delete => None,
         };

@@ -19,7 +19,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::bulk::BulkPeers;
-use super::bulk::desk::Desk;
+use super::bulk::fetch_board::FetchBoard;
 use super::command::{Command, Incoming};
 use super::missing::Missing;
 use super::shared::Shared;
@@ -99,7 +99,7 @@ impl Replication {
     /// Starts fetching large values from these peers, once.
     pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
         let missing = Missing::new(&self.shared, self.commands.clone());
-        self.shared.desk.start(peers, missing)
+        self.shared.fetch_board.start(peers, missing)
     }
 
     pub async fn sync(&self) -> Result<(), StoreError> {
@@ -110,9 +110,9 @@ impl Replication {
         self.tell(Event::TrustClock).await
     }
 
-    /// Returns the desk of large values that have come or are still to come.
-    pub fn desk(&self) -> Arc<Desk> {
-        self.shared.desk.clone()
+    /// Returns the fetch board: large values that have come or are still to come.
+    pub fn fetch_board(&self) -> Arc<FetchBoard> {
+        self.shared.fetch_board.clone()
     }
 
     /// Joins a cluster; returns once that is in the log.

@@ -12,7 +12,7 @@ use store_core::{Action, Commit, Expiry, Location, StoreMachine};
 
 use super::board::Board;
 use super::bulk::ValueName;
-use super::bulk::desk::Desk;
+use super::bulk::fetch_board::FetchBoard;
 use super::cache::ValueCache;
 use super::log::Segments;
 use super::replication::Outlet;
@@ -30,7 +30,7 @@ pub struct Shared {
     cache: Mutex<ValueCache>,
     watchers: Mutex<Watchers>,
     pub values: Arc<ValueFiles>,
-    pub desk: Arc<Desk>,
+    pub fetch_board: Arc<FetchBoard>,
     stopped: OnceLock<String>,
     pub node: NodeId,
     /// The way to other nodes; unset while there is no transport.
@@ -56,7 +56,7 @@ impl Shared {
             board: Mutex::default(),
             cache: Mutex::default(),
             watchers: Mutex::default(),
-            desk: Desk::new(values.clone()),
+            fetch_board: FetchBoard::new(values.clone()),
             values,
             stopped: OnceLock::new(),
             node,
@@ -111,13 +111,21 @@ impl Shared {
             (Action::Set { hash, size, .. }, Location::File)
                 if self.values.is_damaged(&ValueName { hash, size }) =>
             {
-                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+                Some(Value::Away {
+                    hash: ContentHash(hash),
+                    size,
+                    fetch_board: self.fetch_board.clone(),
+                })
             }
             (Action::Set { hash, size, .. }, Location::File) => {
                 Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
             }
             (Action::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
-                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+                Some(Value::Away {
+                    hash: ContentHash(hash),
+                    size,
+                    fetch_board: self.fetch_board.clone(),
+                })
             }
             (Action::Set { .. }, _) => inline.map(Value::Inline),
             (Action::Delete, _) => None,

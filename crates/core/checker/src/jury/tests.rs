@@ -30,13 +30,13 @@ fn verdict(generation: Generation, health: Health) -> Verdict {
 impl Court {
     fn new(checkers: &str) -> Court {
         let mut court = Court { jury: Jury::new(), standing: None };
-        court.hear(Said::Checkers(nodes(checkers)));
-        court.hear(Said::Alive(nodes(checkers)));
-        court.hear(Said::Ready(instance(), Some(7)));
+        court.hear(Evidence::Checkers(nodes(checkers)));
+        court.hear(Evidence::Alive(nodes(checkers)));
+        court.hear(Evidence::Ready(instance(), Some(7)));
         court
     }
 
-    fn hear(&mut self, said: Said) {
+    fn hear(&mut self, said: Evidence) {
         let mut rulings = Vec::new();
         self.jury.handle(Timestamp(5), said, &mut rulings);
         self.jury.check_invariants();
@@ -47,7 +47,7 @@ impl Court {
     }
 
     fn testify(&mut self, who: &str, health: Health) {
-        self.hear(Said::Testimony(instance(), node(who), Some(verdict(7, health))));
+        self.hear(Evidence::Testimony(instance(), node(who), Some(verdict(7, health))));
     }
 
     fn health(&self) -> Option<Health> {
@@ -89,7 +89,7 @@ fn a_checker_alone_in_its_cluster_is_believed() {
 #[test]
 fn a_cut_does_not_make_one_witness_enough() {
     let mut court = Court::new("a b c");
-    court.hear(Said::Alive(nodes("a")));
+    court.hear(Evidence::Alive(nodes("a")));
     court.testify("a", Health::Gone);
     assert_eq!(court.health(), None);
 }
@@ -102,11 +102,11 @@ fn whoever_is_silent_or_has_no_checker_is_not_heard() {
     assert_eq!(court.health(), None);
     court.testify("b", Health::Gone);
     assert_eq!(court.health(), Some(Health::Gone));
-    court.hear(Said::Alive(nodes("a")));
+    court.hear(Evidence::Alive(nodes("a")));
     assert_eq!(court.health(), None, "what it said may be over");
-    court.hear(Said::Alive(nodes("a b")));
+    court.hear(Evidence::Alive(nodes("a b")));
     assert_eq!(court.health(), Some(Health::Gone));
-    court.hear(Said::Checkers(nodes("a c")));
+    court.hear(Evidence::Checkers(nodes("a c")));
     assert_eq!(court.health(), None);
 }
 
@@ -115,11 +115,11 @@ fn a_testimony_is_of_one_incarnation() {
     let mut court = Court::new("a b");
     court.testify("a", Health::Gone);
     court.testify("b", Health::Gone);
-    court.hear(Said::Ready(instance(), Some(8)));
+    court.hear(Evidence::Ready(instance(), Some(8)));
     assert_eq!(court.health(), None);
-    court.hear(Said::Ready(instance(), Some(7)));
+    court.hear(Evidence::Ready(instance(), Some(7)));
     assert_eq!(court.health(), Some(Health::Gone));
-    court.hear(Said::Ready(instance(), None));
+    court.hear(Evidence::Ready(instance(), None));
     assert_eq!(court.health(), None);
 }
 
@@ -128,7 +128,7 @@ fn a_witness_takes_back_what_it_said() {
     let mut court = Court::new("a b");
     court.testify("a", Health::Failing);
     court.testify("b", Health::Failing);
-    court.hear(Said::Testimony(instance(), node("b"), None));
+    court.hear(Evidence::Testimony(instance(), node("b"), None));
     assert_eq!(court.health(), None);
 }
 
@@ -136,6 +136,6 @@ fn a_witness_takes_back_what_it_said() {
 fn what_was_ruled_before_a_restart_is_taken_back_when_it_is_over() {
     let mut court = Court::new("a b");
     court.standing = Some(verdict(7, Health::Gone));
-    court.hear(Said::Written(instance(), verdict(7, Health::Gone)));
+    court.hear(Evidence::Written(instance(), verdict(7, Health::Gone)));
     assert_eq!(court.health(), None);
 }

@@ -64,12 +64,12 @@ pub struct Origin {
     pub is_router: bool,
     /// Whether it asked inside TLS.
     pub is_secure: bool,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
 }
 
-/// What an instance is told of the sender, beyond what the client said.
+/// The fields that tell an instance of the sender, beyond what the client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum ForwardedFields {
     /// Not a byte of the head is changed.
     Nothing,
     /// `X-Forwarded-For`, `-Proto`, `-Host` and `X-Request-Id`.
@@ -87,7 +87,7 @@ pub fn parse(
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_READ_MAX];
     let Some(read) = Read::of(buffer, origin, &mut headers)? else { return Ok(None) };
-    let spent = if origin.telling == Telling::Nothing {
+    let spent = if origin.forwarded == ForwardedFields::Nothing {
         out.clear();
         out.extend_from_slice(&buffer[..read.length - b"\r\n".len()]);
         false
@@ -105,7 +105,7 @@ pub fn look(buffer: &[u8]) -> Option<RequestHead> {
         request_id: 0,
         is_router: false,
         is_secure: false,
-        telling: Telling::Nothing,
+        forwarded: ForwardedFields::Nothing,
     };
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_READ_MAX];
     let read = Read::of(buffer, &NOBODY, &mut headers).ok()??;
@@ -357,13 +357,13 @@ mod tests {
         read_from(text, false)
     }
 
-    fn origin(is_router: bool, telling: Telling) -> Origin {
+    fn origin(is_router: bool, forwarded: ForwardedFields) -> Origin {
         let peer = IpAddr::from([192, 0, 2, 7]);
-        Origin { peer, request_id: 5, is_router, is_secure: false, telling }
+        Origin { peer, request_id: 5, is_router, is_secure: false, forwarded }
     }
 
     fn read_from(text: &[u8], is_router: bool) -> Result<Option<(RequestHead, String)>, Refusal> {
-        let origin = origin(is_router, Telling::Usual);
+        let origin = origin(is_router, ForwardedFields::Usual);
         let mut out = Vec::new();
         let head = parse(text, &origin, &mut out)?;
         Ok(head.map(|head| (head, String::from_utf8_lossy(&out).into_owned())))
@@ -404,7 +404,7 @@ mod tests {
     fn a_transparent_router_changes_nothing() {
         let text = b"POST http://a.b/x?y HTTP/1.1\r\nhOST:c\r\nConnection: close, x\r\nX:  1\r\n\
             Expect: 100-continue\r\nTransfer-Encoding: chunked\r\nX-Forwarded-For: me\r\n\r\n";
-        let origin = origin(false, Telling::Nothing);
+        let origin = origin(false, ForwardedFields::Nothing);
         let mut out = b"of the last request".to_vec();
         let head = parse(text, &origin, &mut out).unwrap().unwrap();
         assert_eq!([&out[..], b"\r\n"].concat(), text);

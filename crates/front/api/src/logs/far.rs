@@ -9,7 +9,7 @@ use model::{ApplicationName, NodeId};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Found, Said};
+use super::{Found, LogMessage};
 use crate::calls;
 use crate::calls::Ask;
 use cluster::peers::Peers;
@@ -61,7 +61,7 @@ impl Source {
                 lost = true;
                 let node = &self.node;
                 let said = format!("node {node} is not reached: {error:#}; its lines are missing");
-                self.say(Said::Remark(said)).await.ok();
+                self.say(LogMessage::Remark(said)).await.ok();
             }
             if !first.follow {
                 return;
@@ -94,7 +94,7 @@ impl Source {
         let mut stream = calling.await.context("no answer")??;
         let was_lost = std::mem::take(lost);
         if was_lost {
-            self.say(Said::Remark(format!("node {} is back", self.node))).await?;
+            self.say(LogMessage::Remark(format!("node {} is back", self.node))).await?;
         }
         loop {
             let item = tokio::select! {
@@ -110,14 +110,14 @@ impl Source {
                 Some(Item::Line(line)) if again > 0 && line.time == after => again -= 1,
                 Some(Item::Line(line)) => {
                     seen.note(&line.time);
-                    self.say(Said::Item(Item::Line(line))).await?;
+                    self.say(LogMessage::Item(Item::Line(line))).await?;
                 }
-                Some(Item::Now) => self.say(Said::Item(Item::Now)).await?,
+                Some(Item::Now) => self.say(LogMessage::Item(Item::Now)).await?,
             }
         }
     }
 
-    async fn say(&self, said: Said) -> anyhow::Result<()> {
+    async fn say(&self, said: LogMessage) -> anyhow::Result<()> {
         let sent = self.found.send((self.node.clone(), said)).await;
         sent.map_err(|_| anyhow::anyhow!("nobody listens"))
     }

@@ -9,9 +9,9 @@ use super::super::output;
 use proxy::Told;
 use proxy::records::Figures;
 
-pub struct Said;
+pub struct TableOutput;
 
-impl Told for Said {
+impl Told for TableOutput {
     fn listening(&self, at: SocketAddr, control: &Path) {
         // Errors are ignored, as nobody need read it.
         output::print(&format!("Listening on {at}. Control socket: {}", control.display())).ok();

@@ -24,7 +24,7 @@ use os::directory;
 use os::layout::DataDirectory;
 use redis::tls::Certificate;
 use redis::tls::self_made;
-use redis::{FaceConfig, FaceHandle, PORT_DEFAULT};
+use redis::{PORT_DEFAULT, ServerConfig, ServerHandle};
 use runtime::driver::Clock;
 use runtime::supervise::supervise;
 use store::bus::Bus;
@@ -147,7 +147,7 @@ impl Serve {
         Ok(())
     }
 
-    fn face(&self, layout: &DataDirectory) -> anyhow::Result<FaceConfig> {
+    fn face(&self, layout: &DataDirectory) -> anyhow::Result<ServerConfig> {
         let tcp = match self.redis.as_deref() {
             None => Some(SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))),
             Some("none") => None,
@@ -159,7 +159,7 @@ impl Serve {
         let tls: Option<anyhow::Result<_>> = tls;
         let (tls, listeners) = (tls.transpose()?, Arc::default());
         let unix = self.unix.clone();
-        let config = FaceConfig { tcp, unix, tls, listeners, lane_from: None };
+        let config = ServerConfig { tcp, unix, tls, listeners, lane_from: None };
         if config.tcp.is_none() && config.unix.is_none() && config.tls.is_none() {
             bail!("nobody could connect: give --redis, --unix or --tls");
         }
@@ -183,7 +183,7 @@ impl Serve {
     }
 
     /// Prints what a person needs who does this for the first time.
-    fn greet(&self, face: &FaceHandle, layout: &DataDirectory) -> anyhow::Result<()> {
+    fn greet(&self, face: &ServerHandle, layout: &DataDirectory) -> anyhow::Result<()> {
         let mut lines = vec![format!("The store in {} is open.", layout.root().display())];
         if let Some(address) = face.tcp {
             let (host, port) = (address.ip(), address.port());

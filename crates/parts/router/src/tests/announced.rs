@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::InstanceState::Ready;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::{Addresses, Version, write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -39,7 +39,7 @@ async fn place(connections_max: usize) -> Place {
         public: Some(any),
         secure: Some(Secure { address: any, tls }),
         announced_by: Some("127.0.0.2,10.0.0.0/8".parse().unwrap()),
-        telling: Telling::Usual,
+        forwarded: ForwardedFields::Usual,
         threads: Some(1),
         queue: QueueLimits::default(),
         connections_max,

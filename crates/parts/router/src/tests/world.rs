@@ -20,7 +20,7 @@ use model::{
     Prefix, ProcessSpec, ProcessType, Recipe, Release, ReleaseId, Rollout, Timestamp, TypedKey,
     record,
 };
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -158,7 +158,7 @@ impl World {
             public,
             secure: None,
             announced_by: None,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
             threads,
             queue,
             connections_max,
@@ -178,7 +178,7 @@ impl World {
             public: Some(any),
             secure: Some(Secure { address: any, tls }),
             announced_by: None,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
             threads: Some(threads),
             queue: QueueLimits::default(),
             connections_max,

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::frame::{Kind, Request, Wanted, decode_hashes};
 use super::links::{Asking, Links, answer, ask};
 use super::partial::Partial;
-use super::{BUFFER_BYTES, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, StatedHash, ValueName};
 use crate::values::ValueFiles;
 use runtime::task::spawn_blocking;
 
@@ -31,7 +31,7 @@ pub async fn fetch(
     links: &Links,
     value: ValueName,
     holders: &[NodeId],
-    claims: Vec<Claim>,
+    claims: Vec<StatedHash>,
     progress: &(dyn Fn(u64) + Send + Sync),
 ) -> Result<(), BulkError> {
     let mut holders: VecDeque<NodeId> = holders.iter().cloned().collect();
@@ -67,7 +67,7 @@ pub async fn fetch(
     Err(last)
 }
 
-async fn finish(slot: Option<Partial>, claims: Vec<Claim>) -> Result<(), BulkError> {
+async fn finish(slot: Option<Partial>, claims: Vec<StatedHash>) -> Result<(), BulkError> {
     let Some(partial) = slot else { return Err(lost()) };
     let finish = move || {
         if let Some(false_claim) = claims.first() {

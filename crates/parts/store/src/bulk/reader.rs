@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use tokio::sync::watch;
 
-use super::desk::{Desk, Progress, next, unreadable};
+use super::fetch_board::{FetchBoard, Progress, next, unreadable};
 use super::{BUFFER_BYTES, ValueName};
 use crate::StoreError;
 use crate::values::{blocking, suspect};
@@ -43,17 +43,20 @@ impl ValueReader {
 
     /// Opens a value that is still arriving. Waits until the first bytes are here, so that a value
     /// that cannot be had is an error before an answer has begun.
-    pub(super) async fn of_coming(desk: &Desk, value: ValueName) -> Result<Self, StoreError> {
-        if let Some(file) = open(desk, value, Desired::Whole).await? {
-            return Ok(ValueReader::of_file(file, value, desk.values.path(&value.hash)));
+    pub(super) async fn of_coming(
+        fetch_board: &FetchBoard,
+        value: ValueName,
+    ) -> Result<Self, StoreError> {
+        if let Some(file) = open(fetch_board, value, Desired::Whole).await? {
+            return Ok(ValueReader::of_file(file, value, fetch_board.values.path(&value.hash)));
         }
-        let mut progress = desk.ask(value)?;
+        let mut progress = fetch_board.ask(value)?;
         loop {
             let now = progress.borrow_and_update().clone();
             let (file, proven) = match now {
-                Progress::Whole => (open(desk, value, Desired::Whole).await?, value.size),
+                Progress::Whole => (open(fetch_board, value, Desired::Whole).await?, value.size),
                 Progress::Proven(bytes) if bytes > 0 => {
-                    (open(desk, value, Desired::Part).await?, bytes)
+                    (open(fetch_board, value, Desired::Part).await?, bytes)
                 }
                 _ => {
                     next(&mut progress, &value).await?;
@@ -134,8 +137,12 @@ enum Desired {
     Part,
 }
 
-async fn open(desk: &Desk, value: ValueName, desired: Desired) -> Result<Option<File>, StoreError> {
-    let values = desk.values.clone();
+async fn open(
+    fetch_board: &FetchBoard,
+    value: ValueName,
+    desired: Desired,
+) -> Result<Option<File>, StoreError> {
+    let values = fetch_board.values.clone();
     let open = move || {
         let part = match desired {
             Desired::Whole => None,
@@ -147,7 +154,7 @@ async fn open(desk: &Desk, value: ValueName, desired: Desired) -> Result<Option<
     blocking(move || open().map_err(|source| unreadable(&value, source))).await
 }
 
-impl Desk {
+impl FetchBoard {
     /// Opens a value that is not known to be here.
     pub async fn read(&self, value: ValueName) -> Result<ValueReader, StoreError> {
         ValueReader::of_coming(self, value).await

@@ -108,7 +108,9 @@ impl Committer {
         let inline = self.pending.get(&ticket).map(|pending| &pending.value);
         match (commit.location, inline) {
             (Location::Log { .. }, Some(value)) => self.shared.cache().put(commit.location, value),
-            (Location::Nowhere, None) if !commit.is_delete() => self.shared.desk.look_again(),
+            (Location::Nowhere, None) if !commit.is_delete() => {
+                self.shared.fetch_board.look_again()
+            }
             _ => {}
         }
         self.shared

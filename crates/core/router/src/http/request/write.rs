@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::super::syntax::is_token_byte;
 use super::super::{is_hop_by_hop, is_named, put_header};
-use super::{Facts, Origin, Telling};
+use super::{Facts, ForwardedFields, Origin};
 use crate::http::body::Body;
 
 pub(super) struct Line<'a> {
@@ -15,9 +15,9 @@ pub(super) struct Line<'a> {
     pub host: &'a str,
 }
 
-/// What a proxy in front has said already.
+/// The forwarded fields that a proxy in front has written already.
 #[derive(Default)]
-struct Said {
+struct ForwardedBefore {
     proto: bool,
     host: bool,
 }
@@ -38,7 +38,7 @@ impl Line<'_> {
         put_header(out, "Host", self.host.as_bytes());
         // What comes from this machine may be a proxy of the user's own, in front of Cortex.
         let trusted = origin.peer.is_loopback();
-        let mut said = Said::default();
+        let mut said = ForwardedBefore::default();
         for header in headers {
             let name = header.name;
             if origin.is_router && is_of_first_router(name) {
@@ -87,7 +87,7 @@ impl Line<'_> {
         headers: &[httparse::Header<'_>],
         facts: &Facts<'_>,
         origin: &Origin,
-        said: &Said,
+        said: &ForwardedBefore,
         out: &mut Vec<u8>,
     ) {
         out.extend_from_slice(b"X-Forwarded-For: ");
@@ -109,7 +109,7 @@ impl Line<'_> {
             Some(id) => put_header(out, "X-Request-Id", id),
             None => put_header(out, "X-Request-Id", &hexadecimal(origin.request_id)),
         }
-        if origin.telling == Telling::Standard {
+        if origin.forwarded == ForwardedFields::Standard {
             self.write_forwarded(origin, out);
         }
     }
@@ -216,7 +216,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::super::parse;
-    use super::{Origin, Telling, hexadecimal, put_address};
+    use super::{ForwardedFields, Origin, hexadecimal, put_address};
 
     #[test]
     fn addresses_and_numbers_are_written_as_formats_write_them() {
@@ -240,7 +240,7 @@ mod tests {
             request_id: 5,
             is_router: false,
             is_secure: true,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
         };
         written_of(&origin, &format!("Host: a\r\n{head}"))
     }
@@ -260,8 +260,8 @@ mod tests {
             (peer("192.0.2.7"), "a:8080", false, "for=192.0.2.7;host=\"a:8080\";proto=http"),
             (peer("2001:db8::7"), "a", true, "for=\"[2001:db8::7]\";host=a;proto=https"),
         ] {
-            let telling = Telling::Standard;
-            let mut origin = Origin { peer, request_id: 5, is_router: false, is_secure, telling };
+            let forwarded = ForwardedFields::Standard;
+            let mut origin = Origin { peer, request_id: 5, is_router: false, is_secure, forwarded };
             let head = format!("Host: {host}\r\nForwarded: for=1.2.3.4\r\n");
             let line = format!("Forwarded: {expected}\r\n");
             let out = written_of(&origin, &head);
@@ -270,8 +270,8 @@ mod tests {
             let out = written_of(&origin, &format!("Host: {host}\r\n{line}"));
             assert_eq!(out.matches("Forwarded: ").count(), 1, "said by the first router: {out}");
         }
-        let (peer, telling) = (peer("127.0.0.1"), Telling::Standard);
-        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: false, telling };
+        let (peer, forwarded) = (peer("127.0.0.1"), ForwardedFields::Standard);
+        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: false, forwarded };
         let out = written_of(&origin, "Host: a\r\nForwarded: for=1.2.3.4;proto=https\r\n");
         let (before, ours) = (out.find("for=1.2.3.4"), out.find("for=127.0.0.1"));
         assert!(before.is_some() && before < ours, "in the order of the way: {out}");
@@ -315,7 +315,7 @@ mod tests {
             request_id: 5,
             is_router: false,
             is_secure: false,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
         };
         for (count, left) in [("2", Some("1")), ("0", None), ("x", Some(""))] {
             let text = format!("OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: {count}\r\n\r\n");

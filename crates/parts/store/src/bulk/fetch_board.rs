@@ -1,5 +1,6 @@
-//! The desk, where readers of large values meet the schedule that fetches them: readers ask here
-//! and are told of the progress; the schedule takes from here what is wanted first, and reports.
+//! The fetch board, where readers of large values meet the schedule that fetches them: readers ask
+//! here and are told of the progress; the schedule takes from here what is wanted first, and
+//! reports.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,10 +38,10 @@ pub enum Progress {
     Failed(String),
 }
 
-pub struct Desk {
+pub struct FetchBoard {
     pub(super) values: Arc<ValueFiles>,
     server: Server,
-    /// `None` on a node without peers, and once the desk has stopped.
+    /// `None` on a node without peers, and once the board has stopped.
     links: Mutex<Option<Arc<Links>>>,
     runtime: OnceLock<Handle>,
     jobs: Mutex<BTreeMap<ValueName, watch::Sender<Progress>>>,
@@ -48,15 +49,15 @@ pub struct Desk {
     stopped: AtomicBool,
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for FetchBoard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Desk")
+        f.write_str("FetchBoard")
     }
 }
 
-impl Desk {
-    pub fn new(values: Arc<ValueFiles>) -> Arc<Desk> {
-        Arc::new(Desk {
+impl FetchBoard {
+    pub fn new(values: Arc<ValueFiles>) -> Arc<FetchBoard> {
+        Arc::new(FetchBoard {
             server: Server::new(values.clone()),
             values,
             links: Mutex::default(),
@@ -88,8 +89,8 @@ impl Desk {
 
     /// Serves a peer's stream until it ends. The stream may belong to any runtime.
     pub async fn serve(self: &Arc<Self>, stream: impl Stream + 'static) -> Result<(), BulkError> {
-        let desk = self.clone();
-        let served = async move { desk.server.serve(stream).await };
+        let fetch_board = self.clone();
+        let served = async move { fetch_board.server.serve(stream).await };
         match self.runtime.get() {
             Some(runtime) => runtime.spawn(served).await.unwrap_or(Ok(())),
             None => served.await,
