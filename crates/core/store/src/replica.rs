@@ -15,7 +15,7 @@ use crate::event::Standing;
 use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
 use crate::sync::message::Vector;
-use crate::winners::{Kind, Winner, Winners};
+use crate::winners::{Winner, WinnerKind, Winners};
 
 pub use self::restore::Restoring;
 
@@ -214,7 +214,7 @@ impl Replica {
             return Admitted::Superseded;
         }
         self.winners.set_in(slot, &key, wins_as);
-        self.deleted += usize::from(wins_as.kind == Kind::Delete);
+        self.deleted += usize::from(wins_as.kind == WinnerKind::Delete);
         if let Some(expires) = expires {
             self.expiring.enter(expires, at);
         }
@@ -363,9 +363,9 @@ impl Replica {
 
     fn dethrone(&mut self, old: Winner) {
         match old.kind {
-            Kind::Lasting => {}
-            Kind::Delete => self.deleted -= 1,
-            Kind::Ending => {
+            WinnerKind::Lasting => {}
+            WinnerKind::Delete => self.deleted -= 1,
+            WinnerKind::Ending => {
                 let commit = self.history.get(old.at);
                 if let Some(expires) = commit.and_then(|commit| commit.expires()) {
                     self.expiring.leave(expires, old.at);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use model::{NodeId, Prefix, Timestamp};
 use proptest::prelude::*;
 use store_core::commit::{Action, Commit, Location, NodeTag, Position};
-use store_core::frame::{self, Damage, Ending, Next, SECRET_LENGTH, Secret};
+use store_core::frame::{self, Damage, Ending, NextFrame, SECRET_LENGTH, Secret};
 use store_core::history::{History, Inserted};
-use store_core::record::{Record, RecordError};
+use store_core::record::{LogRecordError, Record};
 use store_core::replica::{Admitted, Restoring};
 use store_core::{CommitSum, Expiry, Horizons, Replica, Stamp};
 
@@ -338,7 +338,7 @@ fn batches_out_of_order_are_damage() {
     frame::write(&mut bytes, 3, true, b"x");
     let damage = Secret::NONE.check(&bytes, 0, Some(1), Ending::Sealed).unwrap_err();
     assert_eq!(damage, Damage::OutOfOrder { offset: end, expected: 2, found: 3 });
-    assert_eq!(frame::read(&[0; 40]), Next::Blank);
+    assert_eq!(frame::read(&[0; 40]), NextFrame::Blank);
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn records_round_trip_and_unknown_kinds_are_named() {
         payload.push(0);
         assert!(Record::decode(&payload).is_err(), "{record:?}");
     }
-    assert_eq!(Record::decode(&[200]), Err(RecordError::Kind(200)));
+    assert_eq!(Record::decode(&[200]), Err(LogRecordError::Kind(200)));
 }
 
 #[test]

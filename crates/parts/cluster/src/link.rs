@@ -16,7 +16,7 @@ use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting, Refused};
 use super::links::{Link, Outgoing};
 use super::liveness::Heard;
 use super::net::Net;
-use store::command::Incoming;
+use store::command::IncomingMessage;
 use store::replication::{LieError, Replication, check_value};
 
 /// The longest time without sending anything.
@@ -153,7 +153,7 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
                 };
                 match incoming(replication, peer, &payload) {
                     Ok(incoming) => {
-                        replication.received(Incoming { room: Some(permit), ..incoming });
+                        replication.received(IncomingMessage { room: Some(permit), ..incoming });
                     }
                     Err(error) => return Ended::Lied(error),
                 }
@@ -163,7 +163,11 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
 }
 
 /// Decodes a message; its values are taken in only if they are what their commits say.
-fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incoming> {
+fn incoming(
+    replication: &Replication,
+    peer: NodeTag,
+    payload: &Bytes,
+) -> anyhow::Result<IncomingMessage> {
     let frame::Taken { mut message, values } = frame::decode(payload)?;
     if let Body::Commits { commits, .. } = &mut message.body {
         if commits.len() != values.len() {
@@ -174,5 +178,5 @@ fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow
             replication.locate(&mut carried.commit);
         }
     }
-    Ok(Incoming { from: peer, message, values, room: None })
+    Ok(IncomingMessage { from: peer, message, values, room: None })
 }

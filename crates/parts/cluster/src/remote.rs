@@ -42,7 +42,7 @@ use runtime::driver::{Clock, drive};
 use runtime::supervise::supervise;
 use runtime::task;
 use store::bulk::fetch_board::FetchBoard;
-use store::bulk::schedule::Wants;
+use store::bulk::schedule::MissingValues;
 use store::bulk::{StatedHash, ValueName};
 use store::options;
 use store::options::{OpenError, Options};
@@ -92,7 +92,7 @@ impl GuestHandle {
 /// The wants of a store that keeps nothing: nothing is missing, and what is read is fetched.
 pub struct Nothing;
 
-impl Wants for Nothing {
+impl MissingValues for Nothing {
     fn missing(&self, _max: usize, _skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
         Vec::new()
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use store_core::{Action, Commit, Event, Position, Replica};
 
-use super::bulk::schedule::Wants;
+use super::bulk::schedule::MissingValues;
 use super::bulk::{StatedHash, ValueName};
 use super::command::Command;
 use super::shared::Shared;
@@ -32,7 +32,7 @@ impl Missing {
     }
 }
 
-impl Wants for Missing {
+impl MissingValues for Missing {
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
         let Some(shared) = self.shared.upgrade() else { return Vec::new() };
         let mut newest: BinaryHeap<Reverse<(Position, ValueName)>> = BinaryHeap::new();

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::bulk::BulkPeers;
 use super::bulk::fetch_board::FetchBoard;
-use super::command::{Command, Incoming};
+use super::command::{Command, IncomingMessage};
 use super::missing::Missing;
 use super::shared::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
@@ -84,7 +84,7 @@ impl Replication {
         self.shared.connect(outlet);
     }
 
-    pub fn received(&self, incoming: Incoming) {
+    pub fn received(&self, incoming: IncomingMessage) {
         self.command(Command::Received(incoming));
     }
 

@@ -38,7 +38,7 @@ pub struct Shared {
 }
 
 /// A value in memory, or the place to read it from.
-pub enum Found {
+pub enum FoundValue {
     Here(Entry),
     OnDisk(Commit, Segment),
 }
@@ -150,18 +150,18 @@ impl Shared {
 
     /// Finds the value of a commit. Called under the machine's lock, so that no segment is removed
     /// before its file is open.
-    pub fn find(&self, commit: &Commit) -> Option<Found> {
+    pub fn find(&self, commit: &Commit) -> Option<FoundValue> {
         let cached = self.cache().get(commit.location);
         match self.value(commit, cached) {
-            Some(value) => Some(Found::Here(entry(commit, value))),
-            None => Some(Found::OnDisk(commit.clone(), self.file_of(commit)?)),
+            Some(value) => Some(FoundValue::Here(entry(commit, value))),
+            None => Some(FoundValue::OnDisk(commit.clone(), self.file_of(commit)?)),
         }
     }
 
-    pub fn complete(&self, found: Found) -> Result<Entry, StoreError> {
+    pub fn complete(&self, found: FoundValue) -> Result<Entry, StoreError> {
         match found {
-            Found::Here(entry) => Ok(entry),
-            Found::OnDisk(commit, file) => {
+            FoundValue::Here(entry) => Ok(entry),
+            FoundValue::OnDisk(commit, file) => {
                 let value = Value::Inline(self.read(&commit, &file)?);
                 Ok(entry(&commit, value))
             }

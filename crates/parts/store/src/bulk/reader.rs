@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use tokio::sync::watch;
 
-use super::fetch_board::{FetchBoard, Progress, next, unreadable};
+use super::fetch_board::{FetchBoard, FetchProgress, next, unreadable};
 use super::{BUFFER_BYTES, ValueName};
 use crate::StoreError;
 use crate::values::{blocking, suspect};
@@ -23,7 +23,7 @@ pub struct ValueReader {
     /// The number of bytes that can be read so far.
     proven: u64,
     /// The progress of fetching; `None` for a value that is whole.
-    progress: Option<watch::Receiver<Progress>>,
+    progress: Option<watch::Receiver<FetchProgress>>,
     /// The check of a whole file; what comes from another node is proven as it arrives.
     check: Option<Check>,
 }
@@ -54,8 +54,10 @@ impl ValueReader {
         loop {
             let now = progress.borrow_and_update().clone();
             let (file, proven) = match now {
-                Progress::Whole => (open(fetch_board, value, Desired::Whole).await?, value.size),
-                Progress::Proven(bytes) if bytes > 0 => {
+                FetchProgress::Whole => {
+                    (open(fetch_board, value, Desired::Whole).await?, value.size)
+                }
+                FetchProgress::Proven(bytes) if bytes > 0 => {
                     (open(fetch_board, value, Desired::Part).await?, bytes)
                 }
                 _ => {
@@ -86,9 +88,9 @@ impl ValueReader {
                 return Err(unreadable(&self.value, io::ErrorKind::UnexpectedEof.into()));
             };
             match next(progress, &self.value).await? {
-                Progress::Whole => self.proven = self.value.size,
-                Progress::Proven(bytes) => self.proven = bytes,
-                Progress::Waiting | Progress::Failed(_) => {}
+                FetchProgress::Whole => self.proven = self.value.size,
+                FetchProgress::Proven(bytes) => self.proven = bytes,
+                FetchProgress::Waiting | FetchProgress::Failed(_) => {}
             }
         }
         let (file, at, value) = (self.file.clone(), self.at, self.value);

@@ -11,8 +11,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::fetch::fetch;
-use super::fetch_board::{FetchBoard, Progress};
-use super::links::Links;
+use super::fetch_board::{FetchBoard, FetchProgress};
+use super::links::BulkLinks;
 use super::{ASKED_MAX, BulkError, GROUP_BYTES, SPAN_GROUPS, StatedHash, ValueName};
 use runtime::task::spawn_blocking;
 
@@ -37,7 +37,7 @@ const PUT_OFF_MAX: usize = 65_536;
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The store, as far as the schedule sees it.
-pub trait Wants: Send + Sync + 'static {
+pub trait MissingValues: Send + Sync + 'static {
     /// Returns values that are not here and that the winning commits refer to, newest first, at
     /// most `max`. It looks at all of them, so it is called once for many.
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName>;
@@ -55,8 +55,8 @@ struct PutOff {
 
 pub struct Schedule {
     fetch_board: Weak<FetchBoard>,
-    links: Arc<Links>,
-    wants: Arc<dyn Wants>,
+    links: Arc<BulkLinks>,
+    wants: Arc<dyn MissingValues>,
     tasks: JoinSet<(ValueName, Result<(), BulkError>)>,
     running: BTreeMap<ValueName, AbortHandle>,
     put_off: BTreeMap<ValueName, PutOff>,
@@ -77,8 +77,8 @@ pub struct Schedule {
 impl Schedule {
     pub fn new(
         fetch_board: Weak<FetchBoard>,
-        links: Arc<Links>,
-        wants: Arc<dyn Wants>,
+        links: Arc<BulkLinks>,
+        wants: Arc<dyn MissingValues>,
     ) -> Schedule {
         Schedule {
             fetch_board,
@@ -202,7 +202,7 @@ impl Schedule {
                             n => format!("none of the {n} nodes that can be reached has it"),
                         };
                         self.put_off(value);
-                        fetch_board.report(&value, Progress::Failed(why));
+                        fetch_board.report(&value, FetchProgress::Failed(why));
                     }
                 }
             }
@@ -215,7 +215,7 @@ impl Schedule {
         chosen.retain(|value| match self.refused.get(value).and_then(|claims| claims.first()) {
             Some(claim) => {
                 let why = BulkError::Claimed(claim.clone()).to_string();
-                fetch_board.report(value, Progress::Failed(why));
+                fetch_board.report(value, FetchProgress::Failed(why));
                 false
             }
             None => true,
@@ -291,7 +291,7 @@ impl Schedule {
         let (links, fetch_board) = (self.links.clone(), fetch_board.clone());
         let claims = self.wants.claims(&value);
         let work = async move {
-            let report = |proven| fetch_board.report(&value, Progress::Proven(proven));
+            let report = |proven| fetch_board.report(&value, FetchProgress::Proven(proven));
             let fetched =
                 fetch(&fetch_board.values, &links, value, &holders, claims, &report).await;
             (value, fetched)
@@ -328,12 +328,12 @@ impl Schedule {
                         self.refused.clear();
                     }
                     self.refused.insert(value, self.wants.claims(&value));
-                    fetch_board.report(&value, Progress::Failed(error));
+                    fetch_board.report(&value, FetchProgress::Failed(error));
                 }
                 Err(error) => {
                     tracing::warn!(value = value.text(), size = value.size, %error, "bulk.put_off");
                     self.put_off(value);
-                    fetch_board.report(&value, Progress::Failed(error.to_string()));
+                    fetch_board.report(&value, FetchProgress::Failed(error.to_string()));
                 }
             }
         }
@@ -342,7 +342,7 @@ impl Schedule {
         }
         for value in arrived {
             tracing::debug!(value = value.text(), size = value.size, "bulk.fetched");
-            fetch_board.report(&value, Progress::Whole);
+            fetch_board.report(&value, FetchProgress::Whole);
         }
     }
 

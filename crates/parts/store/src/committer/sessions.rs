@@ -13,7 +13,7 @@ use store_core::sync::message::{Body, Message};
 use store_core::{Action, Commit, Location, Position};
 
 use super::Committer;
-use crate::command::{Command, Incoming};
+use crate::command::{Command, IncomingMessage};
 use crate::log::LogError;
 use crate::{Cursor, StoreError};
 use model::hex::to_hex as hex;
@@ -45,8 +45,8 @@ impl Committer {
         }
     }
 
-    fn take_in(&mut self, incoming: Incoming) -> Result<(), LogError> {
-        let Incoming { from, mut message, values, room } = incoming;
+    fn take_in(&mut self, incoming: IncomingMessage) -> Result<(), LogError> {
+        let IncomingMessage { from, mut message, values, room } = incoming;
         if let Body::Commits { commits, .. } = &mut message.body {
             let mut values = values.into_iter();
             for carried in commits {

@@ -14,7 +14,7 @@ use turmoil::Sim;
 use turmoil::fs::FsHandle;
 use turmoil::fs::shim::std::fs;
 
-use super::fixture::{Place, bytes, key, lookup};
+use super::fixture::{StoreDirectory, bytes, key, lookup};
 use crate::disk::{Disk, DiskFile};
 use crate::{SharedStore, StoreError};
 
@@ -144,7 +144,7 @@ impl Disk for TurmoilDisk {
 
 /// A place whose log is on a disk of turmoil's.
 struct Cut<'a> {
-    place: Place,
+    place: StoreDirectory,
     power: Arc<Power>,
     sim: Sim<'a>,
     runtime: tokio::runtime::Runtime,
@@ -166,7 +166,7 @@ impl Cut<'_> {
         sim.step().unwrap();
         let fs = handles.recv().unwrap();
         let power = Arc::new(Power { fs, left: AtomicI64::new(steps) });
-        let mut place = Place::new();
+        let mut place = StoreDirectory::new();
         let dir = place.layout().store();
         {
             let _inside = power.fs.enter();

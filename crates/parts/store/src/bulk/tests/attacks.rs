@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::world::{Fate, Node, Peers, bytes, runtime};
-use crate::bulk::frame::{Kind, Request, decode_bits, encode_bits};
+use crate::bulk::frame::{BulkFrameKind, BulkRequest, decode_bits, encode_bits};
 use crate::bulk::outline::Outline;
-use crate::bulk::serve::Server;
+use crate::bulk::serve::BulkServer;
 use crate::bulk::{BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
 
 fn flip(at: u64, bits: u8) -> Fate {
@@ -112,7 +112,7 @@ async fn a_value_of_another_length_or_content_is_refused() {
 async fn a_request_beyond_the_end_ends_the_stream() {
     let from = Node::new();
     let value = from.store(&bytes(3 * GROUP_BYTES, 4));
-    let server = Arc::new(Server::new(from.values.clone()));
+    let server = Arc::new(BulkServer::new(from.values.clone()));
     for (span, start, until) in
         [(0u64, 0u32, 4u32), (1, 0, 1), (u64::MAX, 0, 1), (0, 2, 2), (0, 3, 1)]
     {
@@ -120,7 +120,7 @@ async fn a_request_beyond_the_end_ends_the_stream() {
         body.extend_from_slice(&start.to_le_bytes());
         body.extend_from_slice(&until.to_le_bytes());
         let mut frame = (body.len() as u32 + 1).to_le_bytes().to_vec();
-        frame.push(Kind::AskGroups as u8);
+        frame.push(BulkFrameKind::AskGroups as u8);
         frame.extend_from_slice(&body);
         let (mut near, far) = duplex(1 << 16);
         near.write_all(&frame).await.unwrap();
@@ -140,7 +140,7 @@ proptest! {
         let runtime = runtime();
         runtime.block_on(async {
             let from = Node::new();
-            let server = Server::new(from.values.clone());
+            let server = BulkServer::new(from.values.clone());
             let (mut near, far) = duplex(1 << 16);
             near.write_all(&noise).await.unwrap();
             near.shutdown().await.unwrap();
@@ -151,8 +151,8 @@ proptest! {
 
     #[test]
     fn no_body_upsets_a_decoder(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-        for kind in [Kind::AskHeld, Kind::AskSpans, Kind::AskGroups, Kind::Group] {
-            if let Ok(Request::Groups(wanted)) = Request::decode(kind, &body) {
+        for kind in [BulkFrameKind::AskHeld, BulkFrameKind::AskSpans, BulkFrameKind::AskGroups, BulkFrameKind::Group] {
+            if let Ok(BulkRequest::Groups(wanted)) = BulkRequest::decode(kind, &body) {
                 prop_assert!(wanted.from < wanted.until && wanted.until <= SPAN_GROUPS);
             }
         }

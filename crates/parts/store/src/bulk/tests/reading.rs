@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::world::{Fate, Node, Peers, bytes};
 use crate::bulk::fetch_board::FetchBoard;
-use crate::bulk::schedule::Wants;
+use crate::bulk::schedule::MissingValues;
 use crate::bulk::{GROUP_BYTES, SPAN_GROUPS, StatedHash, ValueName};
 use crate::{StoreError, Value};
 
@@ -48,7 +48,7 @@ impl Wishes {
     }
 }
 
-impl Wants for Wishes {
+impl MissingValues for Wishes {
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
         self.missing_now().iter().filter(|value| !skip(value)).take(max).copied().collect()
     }
