@@ -9,7 +9,7 @@ use model::never_public::{Served, is_kept_back};
 use model::release::StaticMount;
 use router_core::files::coding::{self, Coding};
 use router_core::files::fingerprint::is_fingerprinted;
-use router_core::files::{Range, content_type, range, resolve};
+use router_core::files::{ByteRange, content_type, range, resolve};
 
 fuzz_target!(|bytes: &[u8]| {
     let mount = |prefix: &str| StaticMount {
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     for size in [0, 1, 1000, u64::MAX] {
-        if let Range::Part { start, length } = range(Some(bytes), size) {
+        if let ByteRange::Part { start, length } = range(Some(bytes), size) {
             assert!(length > 0 && start.checked_add(length).is_some_and(|end| end <= size));
         }
     }

@@ -7,7 +7,7 @@ use model::{Key, Prefix, TypedKey};
 use router_core::book::Book;
 use tokio::sync::mpsc;
 
-use router::records::{Change, Records};
+use router::records::{RecordChange, Records};
 use store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 pub struct StoredRecords(pub SharedStore);
@@ -17,13 +17,13 @@ impl Records for StoredRecords {
     async fn follow(
         &self,
         prefixes: Vec<Prefix>,
-        changes: mpsc::Sender<Change>,
+        changes: mpsc::Sender<RecordChange>,
     ) -> anyhow::Result<()> {
         let mut watches = Vec::new();
         for prefix in prefixes {
             watches.push(self.0.watch(prefix, None).await?);
         }
-        changes.send(Change::ReadAgain).await?;
+        changes.send(RecordChange::ReadAgain).await?;
         let followers = watches.into_iter().map(|mut watch| {
             let changes = changes.clone();
             async move {
@@ -31,10 +31,12 @@ impl Records for StoredRecords {
                     let change = match event {
                         WatchEvent::Changed { key, value: Some(value), .. } => {
                             let Some(record) = record(&key, &value) else { continue };
-                            Change::One(key, Some(record))
+                            RecordChange::One(key, Some(record))
                         }
-                        WatchEvent::Changed { key, value: None, .. } => Change::One(key, None),
-                        WatchEvent::Resync { .. } => Change::ReadAgain,
+                        WatchEvent::Changed { key, value: None, .. } => {
+                            RecordChange::One(key, None)
+                        }
+                        WatchEvent::Resync { .. } => RecordChange::ReadAgain,
                     };
                     changes.send(change).await?;
                 }

@@ -19,7 +19,7 @@ use anyhow::{Context, ensure};
 use router_core::balance::Balance;
 use router_core::detect::Sort;
 use router_core::http::request::ForwardedFields;
-use router_core::proxy_protocol::{Senders, Version};
+use router_core::proxy_protocol::{HeaderVersion, Senders};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -50,7 +50,7 @@ pub enum Mode {
         forwarded: ForwardedFields,
     },
     Tcp {
-        send_proxy: Option<Version>,
+        send_proxy: Option<HeaderVersion>,
     },
     Udp,
 }
@@ -344,7 +344,7 @@ async fn start(
             }
             let announced_by = config.announced_by.clone();
             let threads = listeners.len();
-            let settings = alone::Settings { at, threads, forwarded, tls, announced_by };
+            let settings = alone::AloneSettings { at, threads, forwarded, tls, announced_by };
             let router = Arc::new(Alone::start(settings, clock, metrics)?);
             let back_ends = back_ends(Some(router.clone()))?;
             router.listen(listeners).await;

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use router_core::tally::{Ended, Summary, Tally};
+use router_core::tally::{EndedRequest, RunSummary, Tally};
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -65,13 +65,13 @@ impl Status {
     }
 }
 
-impl From<streams::Ended> for Status {
-    fn from(ended: streams::Ended) -> Status {
+impl From<streams::TransferEnd> for Status {
+    fn from(ended: streams::TransferEnd) -> Status {
         match ended {
-            streams::Ended::Closed => Status::CLOSED,
-            streams::Ended::Idle => Status::IDLE,
-            streams::Ended::ClientReset => Status::CLIENT_RESET,
-            streams::Ended::BackEndReset => Status::BACK_END_RESET,
+            streams::TransferEnd::Closed => Status::CLOSED,
+            streams::TransferEnd::Idle => Status::IDLE,
+            streams::TransferEnd::ClientReset => Status::CLIENT_RESET,
+            streams::TransferEnd::BackEndReset => Status::BACK_END_RESET,
         }
     }
 }
@@ -151,14 +151,14 @@ pub struct Run {
 
 #[derive(Clone, Debug)]
 pub struct Figures {
-    pub back_ends: Vec<(Option<SocketAddr>, Summary)>,
-    pub all: Option<Summary>,
+    pub back_ends: Vec<(Option<SocketAddr>, RunSummary)>,
+    pub all: Option<RunSummary>,
     pub dropped: u64,
 }
 
 impl Run {
     fn add(&mut self, entry: &Entry, second: u64) {
-        let ended = Ended {
+        let ended = EndedRequest {
             second,
             latency_us: u64::try_from(entry.total.as_micros()).unwrap_or(u64::MAX),
             bytes_in: entry.bytes_in,

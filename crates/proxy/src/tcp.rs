@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use router_core::detect::{self, Sort};
-use router_core::proxy_protocol::{self, Addresses, Senders, Version};
+use router_core::proxy_protocol::{self, Addresses, HeaderVersion, Senders};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ const END_CHECK: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 pub struct Settings {
     pub announced_by: Option<Senders>,
-    pub send_proxy: Option<Version>,
+    pub send_proxy: Option<HeaderVersion>,
     pub idle: Duration,
     pub clock: Clock,
 }

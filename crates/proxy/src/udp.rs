@@ -14,10 +14,12 @@ use super::back_ends::BackEnds;
 use super::records::{Entry, Recorder};
 use super::{Phase, until_phase_changes};
 use router::choice::Wants;
-use router::datagrams::{Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site};
+use router::datagrams::{
+    Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, FlowEndpoints, Gate, Rooms,
+};
 use router::moved::Direction;
 use router::permit::Permit;
-use router::streams::Ended;
+use router::streams::TransferEnd;
 use runtime::driver::Clock;
 
 /// The maximum wait for answers when nobody goes on here: no flow says that it has ended, so even
@@ -82,7 +84,7 @@ async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<Phase>) {
     }
 }
 
-impl Site for Behind {
+impl FlowEndpoints for Behind {
     fn now_ms(&self) -> u64 {
         self.settings.clock.now().0
     }
@@ -103,7 +105,7 @@ impl Site for Behind {
         permit.endpoint.failed(self.now_ms());
     }
 
-    fn ended(&self, flow: &Flow, how: Ended) {
+    fn ended(&self, flow: &Flow, how: TransferEnd) {
         self.recorder.record(Entry {
             started: flow.started.into_std(),
             total: flow.started.elapsed(),

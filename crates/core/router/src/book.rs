@@ -16,7 +16,7 @@ use model::{
     InstanceState, Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
 };
 
-use self::far::{FarClaims, FarDescription, Nodes};
+use self::far::{FarClaims, FarDescription, FarNodes};
 use crate::routes::{self, Rights};
 
 /// One application as the router's threads need it.
@@ -86,7 +86,7 @@ pub type IncarnationKey = (InstanceId, Generation);
 #[derive(Debug)]
 pub struct Book {
     node: NodeId,
-    nodes: Nodes,
+    nodes: FarNodes,
     applications: BTreeMap<ApplicationName, Records>,
 }
 
@@ -121,7 +121,7 @@ pub fn prefixes() -> Vec<Prefix> {
 
 impl Book {
     pub fn new(node: NodeId) -> Book {
-        Book { node, nodes: Nodes::default(), applications: BTreeMap::new() }
+        Book { node, nodes: FarNodes::default(), applications: BTreeMap::new() }
     }
 
     /// Takes note of one record; returns the application that it concerns, if any. If a record

@@ -15,7 +15,7 @@ use recipe_core::manifest::domains::host_header;
 use router_core::balance;
 use router_core::detect::Sort;
 use router_core::http::request::ForwardedFields;
-use router_core::proxy_protocol::{Senders, Version};
+use router_core::proxy_protocol::{HeaderVersion, Senders};
 use tracing::level_filters::LevelFilter;
 
 use self::options::{seconds, to_address};
@@ -349,8 +349,8 @@ impl Serve {
             },
             ModeName::Tcp => Mode::Tcp {
                 send_proxy: self.send_proxy.map(|version| match version {
-                    ProxyVersion::V1 => Version::V1,
-                    ProxyVersion::V2 => Version::V2,
+                    ProxyVersion::V1 => HeaderVersion::V1,
+                    ProxyVersion::V2 => HeaderVersion::V2,
                 }),
             },
             ModeName::Udp => Mode::Udp,

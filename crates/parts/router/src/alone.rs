@@ -15,7 +15,7 @@ use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::command::{Awaited, COMMANDS_MAX, Command, Stop};
+use super::command::{COMMANDS_MAX, Command, DrainScope, Stop};
 use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::scope::Scope;
@@ -37,7 +37,7 @@ pub struct Alone {
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
-pub struct Settings {
+pub struct AloneSettings {
     pub at: SocketAddr,
     pub threads: usize,
     pub forwarded: ForwardedFields,
@@ -47,8 +47,8 @@ pub struct Settings {
 
 impl Alone {
     /// Starts the threads; must be called on a runtime. Nothing is accepted before `listen`.
-    pub fn start(settings: Settings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
-        let Settings { at, threads, forwarded, tls, announced_by } = settings;
+    pub fn start(settings: AloneSettings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
+        let AloneSettings { at, threads, forwarded, tls, announced_by } = settings;
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads.max(1)).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
         // Nobody is told which back end is suspected: probes find out.
@@ -100,12 +100,12 @@ impl Alone {
 
     /// Accepts no more and ends what is under way within `limit`.
     pub fn stop(&self, limit: Duration) {
-        self.tell(Stop { limit, awaits: Awaited::Answers });
+        self.tell(Stop { limit, awaits: DrainScope::Answers });
     }
 
     /// Accepts no more and serves its clients until they are gone, `limit` at the longest.
     pub fn leave(&self, limit: Duration) {
-        self.tell(Stop { limit, awaits: Awaited::Connections });
+        self.tell(Stop { limit, awaits: DrainScope::Connections });
     }
 
     fn tell(&self, stop: Stop) {

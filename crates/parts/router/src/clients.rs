@@ -20,7 +20,7 @@ pub struct Clients {
 
 /// One connection of a client, which counts until it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldConnection {
     clients: Rc<Clients>,
     client: u64,
 }
@@ -33,7 +33,7 @@ impl Clients {
     }
 
     /// Counts a connection; `None` if this client has enough.
-    pub fn hold(self: &Rc<Clients>, address: IpAddr) -> Option<Held> {
+    pub fn hold(self: &Rc<Clients>, address: IpAddr) -> Option<HeldConnection> {
         let client = request_key::of_address(address);
         let mut counts = self.counts.borrow_mut();
         let count = counts.entry(client).or_insert(0);
@@ -41,11 +41,11 @@ impl Clients {
             return None;
         }
         *count += 1;
-        Some(Held { clients: self.clone(), client })
+        Some(HeldConnection { clients: self.clone(), client })
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldConnection {
     fn drop(&mut self) {
         let mut counts = self.clients.counts.borrow_mut();
         if let Some(count) = counts.get_mut(&self.client) {

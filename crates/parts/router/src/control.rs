@@ -23,7 +23,7 @@ use super::far::peer::FarPeer;
 use super::files::source::Roots;
 use super::limits::Limits;
 use super::queue::Queue;
-use super::records::{CHANGES_MAX, Change, SharedRecords};
+use super::records::{CHANGES_MAX, RecordChange, SharedRecords};
 use super::scope::Scope;
 use super::shared::{EndpointKey, FarEndpoints, Live, Shared};
 use super::table::{RoutedApplication, Service, Table};
@@ -88,7 +88,7 @@ struct Control {
 impl Control {
     async fn follow(
         &mut self,
-        changes: &mut mpsc::Receiver<Change>,
+        changes: &mut mpsc::Receiver<RecordChange>,
         down: &mut Down,
     ) -> anyhow::Result<()> {
         let mut batch = Vec::new();
@@ -111,8 +111,10 @@ impl Control {
             let mut affected = BTreeSet::new();
             for change in batch.drain(..) {
                 match change {
-                    Change::One(key, value) => affected.extend(self.note(&key, value.as_deref())),
-                    Change::ReadAgain => {
+                    RecordChange::One(key, value) => {
+                        affected.extend(self.note(&key, value.as_deref()))
+                    }
+                    RecordChange::ReadAgain => {
                         affected.extend(self.read_all().await?);
                         self.read = true;
                     }

@@ -68,7 +68,7 @@ use router_core::proxy_protocol::Senders;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 
-use self::command::{Awaited, COMMANDS_MAX, Command, Stop};
+use self::command::{COMMANDS_MAX, Command, DrainScope, Stop};
 use self::files::cache::Files;
 use self::queue::QueueLimits;
 use self::records::SharedRecords;
@@ -284,14 +284,14 @@ impl RouterHandle {
 
     /// Accepts no more, ends what is under way within `limit`, and waits for that. It blocks.
     pub fn stop(&self, limit: Duration) {
-        self.tell_to_stop(Stop { limit, awaits: Awaited::Answers });
+        self.tell_to_stop(Stop { limit, awaits: DrainScope::Answers });
         self.join();
     }
 
     /// Accepts no more and lets every client ask once more within `limit`: its next answer tells it
     /// to connect again. The store is no longer needed. It returns at once; see `has_left`.
     pub fn leave(&self, limit: Duration) {
-        self.tell_to_stop(Stop { limit, awaits: Awaited::Connections });
+        self.tell_to_stop(Stop { limit, awaits: DrainScope::Connections });
     }
 
     /// Returns whether nothing is under way any more.

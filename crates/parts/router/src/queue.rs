@@ -69,11 +69,11 @@ pub struct Queue {
     clock: Clock,
     turn: AtomicUsize,
     waiting: AtomicUsize,
-    line: Mutex<Line>,
+    line: Mutex<QueueState>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct QueueState {
     fair: Fair<Waiter>,
     /// The service times of requests whose places are counted.
     times: ServiceTimes,
@@ -124,7 +124,7 @@ impl Queue {
             clock,
             turn: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            line: Mutex::new(Line {
+            line: Mutex::new(QueueState {
                 fair: Fair::new(limits.length_max),
                 times: ServiceTimes::default(),
             }),
@@ -302,7 +302,7 @@ impl Queue {
 
     /// Returns the time and the number of free places, and shares out the places there are; both
     /// only where places are counted.
-    fn moment(&self, application: &RoutedApplication, line: &mut Line) -> Moment {
+    fn moment(&self, application: &RoutedApplication, line: &mut QueueState) -> Moment {
         let now_ms = self.now_ms();
         let (places, free) = match application.is_scarce {
             true => (application.places(now_ms), application.free(now_ms)),
@@ -370,12 +370,12 @@ impl Queue {
         self.waiting.store(0, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl QueueState {
     /// Returns the time that this request is expected to take, if that is long and the request may
     /// wait. A request from another router has stood in line there, and one with an endpoint of its
     /// own has no other place to go.
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn only_those_may_wait_for_quick_ones_who_stand_in_line_here_and_may_go_anywhere() {
-        let mut line = Line { fair: Fair::new(1), times: ServiceTimes::default() };
+        let mut line = QueueState { fair: Fair::new(1), times: ServiceTimes::default() };
         let [slow, quick] = [&b"GET /report"[..], b"GET /"].map(Kind::of);
         (0..3).for_each(|_| line.times.learn(slow, PATIENCE));
         (0..100).for_each(|_| line.times.learn(quick, Duration::ZERO));

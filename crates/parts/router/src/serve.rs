@@ -22,7 +22,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::announced::{self, Unannounced};
 use super::closing::close_gently;
-use super::command::{Awaited, Command, Stop};
+use super::command::{Command, DrainScope, Stop};
 use super::connection::Connection;
 use super::connection::asker::Asker;
 use super::connection::run::Start;
@@ -112,7 +112,7 @@ pub fn run(
                     }
                     Some(Command::Far(call)) => take_call(&acceptor, *call),
                     Some(Command::Stop(stop)) => break stop,
-                    None => break Stop { limit: Duration::ZERO, awaits: Awaited::Answers },
+                    None => break Stop { limit: Duration::ZERO, awaits: DrainScope::Answers },
                 },
             }
         };
@@ -129,8 +129,8 @@ pub fn run(
                 }
             }
             let left = match stop.awaits {
-                Awaited::Answers => thread.busy.get(),
-                Awaited::Connections => thread.connections.get(),
+                DrainScope::Answers => thread.busy.get(),
+                DrainScope::Connections => thread.connections.get(),
             };
             if left == 0 || Instant::now() >= deadline {
                 break;

@@ -27,12 +27,12 @@ impl FarDescription {
 
 /// Other nodes, as routing needs to know them.
 #[derive(Debug, Default)]
-pub struct Nodes {
+pub struct FarNodes {
     members: BTreeSet<NodeId>,
     down: BTreeSet<NodeId>,
 }
 
-impl Nodes {
+impl FarNodes {
     /// Sets whether a node is a member and returns true if that is new.
     pub fn set_member(&mut self, node: &NodeId, member: bool) -> bool {
         if member { self.members.insert(node.clone()) } else { self.members.remove(node) }
@@ -106,7 +106,7 @@ impl FarClaims {
     pub(super) fn describe(
         &self,
         serving: &ReleaseId,
-        nodes: &Nodes,
+        nodes: &FarNodes,
         sought: &Sought,
     ) -> (Vec<FarDescription>, bool) {
         let (mut found, mut lost) = (Vec::new(), false);

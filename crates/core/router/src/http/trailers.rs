@@ -33,10 +33,10 @@ const NEVER: [&str; 21] = [
 
 /// The trailers as far as they have come. Small if there are none, as nearly always.
 #[derive(Clone, Debug, Default)]
-pub struct Trailers(Option<Box<Lines>>);
+pub struct Trailers(Option<Box<TrailerLines>>);
 
 #[derive(Clone, Debug, Default)]
-struct Lines {
+struct TrailerLines {
     bytes: Vec<u8>,
 }
 

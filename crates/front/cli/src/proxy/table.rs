@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use router_core::tally::Summary;
+use router_core::tally::RunSummary;
 
 use super::super::output;
 use proxy::Told;
@@ -63,7 +63,7 @@ fn lines(figures: &Figures) -> Vec<String> {
     lines
 }
 
-fn row(name: String, summary: &Summary) -> Vec<String> {
+fn row(name: String, summary: &RunSummary) -> Vec<String> {
     let ms = |us: f64| format!("{:.2}", us / 1000.0);
     vec![
         name,
@@ -90,7 +90,7 @@ mod tests {
     fn a_run_is_a_table_with_a_sum() {
         let none = Figures { back_ends: Vec::new(), all: None, dropped: 0 };
         assert_eq!(lines(&none), ["No request has ended yet."]);
-        let summary = Summary {
+        let summary = RunSummary {
             requests: 12,
             failed: 1,
             bytes_in: 10,

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use self::pair::{Pair, far_node};
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
-use crate::command::{Awaited, Command, Stop};
+use crate::command::{Command, DrainScope, Stop};
 use crate::queue::QueueLimits;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
@@ -307,7 +307,7 @@ async fn a_router_that_stops_fails_nobody() {
     // Its idle connection ends with the word that nothing was passed on.
     let stopping = pair.far.router.shared.clone();
     for thread in &stopping.threads {
-        let stop = Stop { limit: DEADLINE, awaits: Awaited::Answers };
+        let stop = Stop { limit: DEADLINE, awaits: DrainScope::Answers };
         thread.try_send(Command::Stop(stop)).unwrap();
     }
     wait(|| stopping.threads.iter().all(|thread| thread.is_closed())).await;

@@ -16,7 +16,7 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Slow requests after which their kind is known; from then on they end when they are told to.
 const KNOWN_AFTER: usize = 8;
 
-struct Place {
+struct SlowFixture {
     world: World,
     _backend: Backend,
     /// The number of slow requests that came to an instance.
@@ -24,11 +24,11 @@ struct Place {
     gate: Arc<Semaphore>,
 }
 
-async fn place(instances: u32, concurrency: Option<u32>) -> Place {
+async fn place(instances: u32, concurrency: Option<u32>) -> SlowFixture {
     place_with(instances, concurrency, QueueLimits::default()).await
 }
 
-async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits) -> Place {
+async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits) -> SlowFixture {
     let (came, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (counted, held) = (came.clone(), gate.clone());
     let backend = Backend::start(move |mut client: Client| {
@@ -58,10 +58,10 @@ async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits
     let shared = world.router.shared.clone();
     let count = || shared.table.load().by_host(b"shop.localhost").unwrap().endpoints.len();
     wait(|| count() == instances as usize).await;
-    Place { world, _backend: backend, came, gate }
+    SlowFixture { world, _backend: backend, came, gate }
 }
 
-impl Place {
+impl SlowFixture {
     async fn ask(&self, count: u32) -> Vec<Client> {
         let mut clients = Vec::new();
         for number in 0..count {

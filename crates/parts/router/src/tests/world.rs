@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use crate::queue::QueueLimits;
-use crate::records::{Change, Records};
+use crate::records::{RecordChange, Records};
 use crate::tls::Tls;
 use crate::{CONNECTIONS_MAX, RouterConfig, RouterHandle, Secure, start};
 use metrics::Metrics;
@@ -37,7 +37,7 @@ use runtime::faults::Faults;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-type Followers = Vec<(Vec<Prefix>, mpsc::Sender<Change>)>;
+type Followers = Vec<(Vec<Prefix>, mpsc::Sender<RecordChange>)>;
 
 /// Records in memory, all of which are told as they change.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl MemoryRecords {
         }
         for (prefixes, follower) in self.followers.lock().unwrap().iter() {
             if prefixes.iter().any(|prefix| prefix.matches(key)) {
-                follower.try_send(Change::One(key.clone(), record.clone())).ok();
+                follower.try_send(RecordChange::One(key.clone(), record.clone())).ok();
             }
         }
     }
@@ -74,10 +74,10 @@ impl Records for MemoryRecords {
     async fn follow(
         &self,
         prefixes: Vec<Prefix>,
-        changes: mpsc::Sender<Change>,
+        changes: mpsc::Sender<RecordChange>,
     ) -> anyhow::Result<()> {
         self.followers.lock().unwrap().push((prefixes, changes.clone()));
-        changes.send(Change::ReadAgain).await?;
+        changes.send(RecordChange::ReadAgain).await?;
         changes.closed().await;
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use super::huffman;
 use super::names::KNOWN;
-use super::table::{FIELD_BYTES, TABLE_BYTES_MAX, Table};
+use super::table::{DynamicTable, FIELD_BYTES, TABLE_BYTES_MAX};
 
 /// The fields of one head. One value serves many heads, so that none needs memory of its own.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Unreadable;
 /// The decoder of one connection.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    table: Table,
+    table: DynamicTable,
 }
 
 impl Decoder {

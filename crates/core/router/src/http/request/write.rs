@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use super::super::syntax::is_token_byte;
 use super::super::{is_hop_by_hop, is_named, put_header};
-use super::{Facts, ForwardedFields, Origin};
+use super::{Facts, ForwardedFields, RequestOrigin};
 use crate::http::body::Body;
 
-pub(super) struct Line<'a> {
+pub(super) struct RequestLine<'a> {
     pub method: &'a str,
     pub target: &'a str,
     pub host: &'a str,
@@ -22,13 +22,13 @@ struct ForwardedBefore {
     host: bool,
 }
 
-impl Line<'_> {
+impl RequestLine<'_> {
     /// Writes the head except for its last line. Returns true if the request is to go no further.
     pub fn write(
         &self,
         headers: &[httparse::Header<'_>],
         facts: &Facts<'_>,
-        origin: &Origin,
+        origin: &RequestOrigin,
         out: &mut Vec<u8>,
     ) -> bool {
         out.clear();
@@ -86,7 +86,7 @@ impl Line<'_> {
         &self,
         headers: &[httparse::Header<'_>],
         facts: &Facts<'_>,
-        origin: &Origin,
+        origin: &RequestOrigin,
         said: &ForwardedBefore,
         out: &mut Vec<u8>,
     ) {
@@ -116,7 +116,7 @@ impl Line<'_> {
 
     /// Writes `Forwarded` (RFC 7239): one element for each proxy on the way. What those before us
     /// said comes first.
-    fn write_forwarded(&self, origin: &Origin, out: &mut Vec<u8>) {
+    fn write_forwarded(&self, origin: &RequestOrigin, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Forwarded: for=");
         match origin.peer {
             IpAddr::V4(_) => put_address(origin.peer, out),
@@ -216,7 +216,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::super::parse;
-    use super::{ForwardedFields, Origin, hexadecimal, put_address};
+    use super::{ForwardedFields, RequestOrigin, hexadecimal, put_address};
 
     #[test]
     fn addresses_and_numbers_are_written_as_formats_write_them() {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn written(peer: [u8; 4], head: &str) -> String {
-        let origin = Origin {
+        let origin = RequestOrigin {
             peer: IpAddr::from(peer),
             request_id: 5,
             is_router: false,
@@ -245,7 +245,7 @@ mod tests {
         written_of(&origin, &format!("Host: a\r\n{head}"))
     }
 
-    fn written_of(origin: &Origin, head: &str) -> String {
+    fn written_of(origin: &RequestOrigin, head: &str) -> String {
         let text = format!("GET / HTTP/1.1\r\n{head}\r\n");
         let mut out = Vec::new();
         parse(text.as_bytes(), origin, &mut out).unwrap().unwrap();
@@ -261,7 +261,8 @@ mod tests {
             (peer("2001:db8::7"), "a", true, "for=\"[2001:db8::7]\";host=a;proto=https"),
         ] {
             let forwarded = ForwardedFields::Standard;
-            let mut origin = Origin { peer, request_id: 5, is_router: false, is_secure, forwarded };
+            let mut origin =
+                RequestOrigin { peer, request_id: 5, is_router: false, is_secure, forwarded };
             let head = format!("Host: {host}\r\nForwarded: for=1.2.3.4\r\n");
             let line = format!("Forwarded: {expected}\r\n");
             let out = written_of(&origin, &head);
@@ -271,7 +272,8 @@ mod tests {
             assert_eq!(out.matches("Forwarded: ").count(), 1, "said by the first router: {out}");
         }
         let (peer, forwarded) = (peer("127.0.0.1"), ForwardedFields::Standard);
-        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: false, forwarded };
+        let origin =
+            RequestOrigin { peer, request_id: 5, is_router: false, is_secure: false, forwarded };
         let out = written_of(&origin, "Host: a\r\nForwarded: for=1.2.3.4;proto=https\r\n");
         let (before, ours) = (out.find("for=1.2.3.4"), out.find("for=127.0.0.1"));
         assert!(before.is_some() && before < ours, "in the order of the way: {out}");
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn forwards_are_counted_down() {
-        let origin = Origin {
+        let origin = RequestOrigin {
             peer: IpAddr::from([192, 0, 2, 7]),
             request_id: 5,
             is_router: false,
