@@ -36,7 +36,7 @@ use agent::moving::Moving;
 use agent::placing::Placing;
 use agent::plain::PlainLauncher;
 use agent::ports::Ports;
-use agent::prepare::{Network, Preparer};
+use agent::prepare::{NetworkSettings, Preparer};
 use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
@@ -429,7 +429,7 @@ fn agent_context(
         config.search_path.clone(),
     )
     .with_home(config.home.clone())
-    .with_network(Network::of_this_node());
+    .with_network(NetworkSettings::of_this_node());
     Arc::new(AgentContext {
         store: store.clone(),
         node: node.clone(),

@@ -10,7 +10,7 @@ use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 use super::problem::Problem;
 use super::records::{self, Application};
 use super::{Api, Shared, parse};
-use agent::one_off::Session;
+use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
 
 pub async fn list(
@@ -62,7 +62,7 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
 fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
     let sessions = api.agent.as_ref().map(|agent| agent.one_offs.list()).unwrap_or_default();
     let of = sessions.into_iter().filter(|session| session.application == app.name);
-    let row = |session: Session| InstanceRow {
+    let row = |session: OneOffSession| InstanceRow {
         application: app.name.to_string(),
         process: "run".into(),
         slot: session.number,

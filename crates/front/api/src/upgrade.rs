@@ -2,7 +2,7 @@
 //! nodes are, and calls it off. The nodes themselves act on the record.
 
 use agent_core::upgrade::trial::{LIMIT_MAX_MS, LIMIT_MIN_MS, LIMIT_MS};
-use agent_core::upgrade::{Picture, Standing, order};
+use agent_core::upgrade::{Picture, RollStanding, order};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -138,8 +138,10 @@ async fn check_free(api: &Api, binary: ContentHash) -> Result<(), Problem> {
     let picture = picture(api).await?;
     let other = picture.roll.as_ref().is_some_and(|roll| roll.binary != binary);
     let trying = match picture.standing(api.now()) {
-        Standing::Trying(node) => Some(node),
-        Standing::Turn(_) | Standing::Settling { .. } | Standing::Down(_) if other => None,
+        RollStanding::Trying(node) => Some(node),
+        RollStanding::Turn(_) | RollStanding::Settling { .. } | RollStanding::Down(_) if other => {
+            None
+        }
         _ => return Ok(()),
     };
     let what = match trying {
@@ -176,15 +178,15 @@ async fn shown(api: &Api) -> Result<UpgradeShown, Problem> {
     let called = |node: &NodeId| cluster.called(node);
     let standing = picture.standing(api.now());
     let (state, says) = match &standing {
-        Standing::None => ("none", "no other binary was asked for".into()),
-        Standing::Finished => ("finished", "all nodes run it".into()),
-        Standing::Trying(node) => ("rolling", format!("{} is trying it", called(node))),
-        Standing::Turn(node) => ("rolling", format!("it is the turn of {}", called(node))),
-        Standing::Settling { .. } => ("rolling", "the last one is being watched".into()),
-        Standing::Down(node) => {
+        RollStanding::None => ("none", "no other binary was asked for".into()),
+        RollStanding::Finished => ("finished", "all nodes run it".into()),
+        RollStanding::Trying(node) => ("rolling", format!("{} is trying it", called(node))),
+        RollStanding::Turn(node) => ("rolling", format!("it is the turn of {}", called(node))),
+        RollStanding::Settling { .. } => ("rolling", "the last one is being watched".into()),
+        RollStanding::Down(node) => {
             ("waiting", format!("{} is down: start it, or cancel", called(node)))
         }
-        Standing::Stopped(node) => {
+        RollStanding::Stopped(node) => {
             ("stopped", format!("it failed on {}: nobody goes on", called(node)))
         }
     };

@@ -20,8 +20,8 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::launcher::Held;
 use super::placing::{Assignments, Placing};
-use super::ready::{Awaited, Missing, Readiness, await_healthy};
-use super::registry::Stopping;
+use super::ready::{Missing, Readiness, ReadyCriteria, await_healthy};
+use super::registry::StopOutcome;
 use super::{AgentContext, builders, claims, taking_back};
 use runtime::driver::{Shell, drive};
 use shim::spec::Purpose;
@@ -408,7 +408,7 @@ async fn watch_until_healthy(
     events: mpsc::Sender<Event>,
     id: IncarnationId,
     held: Arc<dyn Held>,
-    awaited: Awaited,
+    awaited: ReadyCriteria,
 ) {
     let host = awaited.health.host(&id.instance.application);
     let report = |Missing { detail, mistake }| {
@@ -475,16 +475,16 @@ impl Shell for ActorShell {
                         self.events.clone(),
                         id,
                         held,
-                        Awaited { port, ports, health, protocol },
+                        ReadyCriteria { port, ports, health, protocol },
                     ));
                 }
             }
             Effect::Stop { id, grace } => match context.registry.stop(&id, grace) {
-                Stopping::Now(held) => {
+                StopOutcome::Now(held) => {
                     runtime::task::spawn(async move { stop_held(&held, grace).await });
                 }
-                Stopping::OnceLaunched => {}
-                Stopping::Unknown => self.spawn(async move {
+                StopOutcome::OnceLaunched => {}
+                StopOutcome::Unknown => self.spawn(async move {
                     let how = "its launch was lost".to_string();
                     let exit = Exit { how, ..Exit::default() };
                     Some(Event::Exited { id, exit })

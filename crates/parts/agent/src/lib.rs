@@ -70,7 +70,7 @@ pub struct AgentContext {
     pub ports: Ports,
     pub registry: Registry,
     /// Scheduled commands that run here.
-    pub scheduled: scheduled::Running,
+    pub scheduled: scheduled::RunningCommands,
     /// Commands that people run here.
     pub one_offs: one_off::Sessions,
     /// The placement of slots on nodes; `None` where this node runs everything.

@@ -27,7 +27,7 @@ use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, Typ
 use recipe_core::frameworks::shell_word;
 
 use super::launcher::Launcher;
-use super::ports::{self, Taken};
+use super::ports::{self, ReservedPorts};
 use os::directory::private_directory;
 use os::layout::DataDirectory;
 use os::observe::process::boot_id;
@@ -39,9 +39,9 @@ use store::values::suspect;
 use store::{SharedStore, Value, lookup_record};
 
 pub use environment::shell_command;
-pub use network::Network;
+pub use network::NetworkSettings;
 use persist::Tree;
-use running::Running;
+use running::RunningSteps;
 pub use running::end_all;
 use steps::BUILD;
 
@@ -67,14 +67,14 @@ pub struct Preparer {
     path: String,
     /// The directories where version managers keep interpreters.
     homes: Vec<PathBuf>,
-    network: Network,
+    network: NetworkSettings,
     builds: tokio::sync::Semaphore,
     /// A lock for each build: an actor that starts again asks for work that goes on already.
     turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
     /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
     secrets: Mutex<()>,
-    running: Running,
+    running: RunningSteps,
 }
 
 impl Preparer {
@@ -88,8 +88,8 @@ impl Preparer {
     ) -> Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
         let (turns, staying, secrets) = (Arc::default(), Arc::default(), Mutex::new(()));
-        let running = Running::default();
-        let (homes, network) = (Vec::new(), Network::default());
+        let running = RunningSteps::default();
+        let (homes, network) = (Vec::new(), NetworkSettings::default());
         Preparer {
             layout,
             node,
@@ -115,7 +115,7 @@ impl Preparer {
 
     /// Sets the network for build steps; instances and release steps get what the user configured,
     /// and no more.
-    pub fn with_network(mut self, network: Network) -> Preparer {
+    pub fn with_network(mut self, network: NetworkSettings) -> Preparer {
         self.network = network;
         self
     }
@@ -280,7 +280,7 @@ impl Preparer {
         release: &Release,
         process: &ProcessType,
         id: &IncarnationId,
-        taken: &Taken,
+        taken: &ReservedPorts,
     ) -> anyhow::Result<LaunchSpec> {
         let application = &id.instance.application;
         let recipe = release

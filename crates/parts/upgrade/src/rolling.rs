@@ -5,7 +5,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use agent_core::upgrade::{Picture, Standing, at_start};
+use agent_core::upgrade::{Picture, RollStanding, at_start};
 use anyhow::Context;
 use model::record::{self, RECORD_VERSION};
 use model::upgrade::{NodeUpgrade, Roll, TrialPhase, TrialRecord};
@@ -35,13 +35,13 @@ pub async fn run(
     loop {
         let picture = picture(&part.upgrading).await?;
         let standing = picture.standing(clock.now());
-        if standing == Standing::Turn(part.upgrading.node.clone())
+        if standing == RollStanding::Turn(part.upgrading.node.clone())
             && let Some(roll) = &picture.roll
         {
             part.take_turn(roll, &own).await?;
         }
         let pause = match standing {
-            Standing::None | Standing::Finished | Standing::Stopped(_) => IDLE_INTERVAL,
+            RollStanding::None | RollStanding::Finished | RollStanding::Stopped(_) => IDLE_INTERVAL,
             _ => LOOK_INTERVAL,
         };
         tokio::select! {

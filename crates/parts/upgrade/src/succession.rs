@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::upgrade::trial::{Event, Trial, Verdict, Vitals};
+use agent_core::upgrade::trial::{Event, Trial, TrialVerdict, Vitals};
 use anyhow::{Context, ensure};
 use model::Timestamp;
 use model::value::ContentHash;
@@ -209,9 +209,9 @@ impl Watched {
                 Ok(None) => look(ask, left.public).await,
             };
             match trial.handle(now(), event) {
-                Verdict::Keep => return Decision::Keep,
-                Verdict::Return(why) => return Decision::Return(why),
-                Verdict::GoOn => tokio::time::sleep(LOOK_INTERVAL).await,
+                TrialVerdict::Keep => return Decision::Keep,
+                TrialVerdict::Return(why) => return Decision::Return(why),
+                TrialVerdict::GoOn => tokio::time::sleep(LOOK_INTERVAL).await,
             }
         }
     }

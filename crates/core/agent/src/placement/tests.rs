@@ -139,7 +139,7 @@ impl Cluster {
         }
     }
 
-    fn hold(&mut self, node: &NodeId, name: &ApplicationName, places: &BTreeMap<Place, Hold>) {
+    fn hold(&mut self, node: &NodeId, name: &ApplicationName, places: &BTreeMap<SlotId, Hold>) {
         let mine = |(instance, owner): &(InstanceId, NodeId)| {
             owner == node && instance.application == *name
         };

@@ -115,7 +115,7 @@ impl Case {
     fn decide(&self, node: &str) -> Decision {
         let (application, zone) = ("shop".parse().unwrap(), utc());
         let schedule = "@hourly".parse().unwrap();
-        let entry = Entry {
+        let entry = CronEntry {
             application: &application,
             name: "clean",
             schedule: &schedule,

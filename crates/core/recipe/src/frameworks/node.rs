@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::Recipe;
 use model::release::{Portable, StaticMount, Step};
 
-use super::front_end::{self, Role};
+use super::front_end::{self, FrontEndRole};
 use super::package_json::{PACKAGE_JSON, Package};
 use super::packages::{self, Packages};
 use super::{Framework, RecipeError, shell_word, site_mount, sqlite, static_site, web_only};
@@ -195,7 +195,7 @@ fn start(tree: &SourceTree, package: &Package) -> Option<Start> {
             Start { text: text.into(), kind: StartKind::Script, file: None, note: None }
         });
     }
-    if let Some(Role::Server(command)) = front_end::role(tree, package) {
+    if let Some(FrontEndRole::Server(command)) = front_end::role(tree, package) {
         return Some(Start::program(command, None));
     }
     let (file, note) = program(tree, package);

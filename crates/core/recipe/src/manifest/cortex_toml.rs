@@ -47,28 +47,28 @@ struct File {
     hedge_after: Option<String>,
     stop_grace: Option<String>,
     #[serde(default)]
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<String, ProcessTable>,
     #[serde(default)]
     env: BTreeMap<String, Scalar>,
     #[serde(default)]
-    health: super::health::Table,
+    health: super::health::HealthTable,
     #[serde(default)]
-    limits: Limits,
+    limits: LimitsTable,
     #[serde(default)]
-    requests: Requests,
+    requests: RequestsTable,
     #[serde(default)]
     statics: Vec<Static>,
     #[serde(rename = "static")]
-    site: Option<Site>,
+    site: Option<SiteTable>,
     #[serde(default)]
-    cron: Vec<super::cron::Entry>,
+    cron: Vec<super::cron::CronTable>,
     #[serde(default)]
-    ports: Vec<super::ports::Entry>,
+    ports: Vec<super::ports::PortTable>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a command, or a table of command, count and concurrency")]
-enum Process {
+enum ProcessTable {
     Command(String),
     Full(FullProcess),
 }
@@ -92,7 +92,7 @@ enum Scalar {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Limits {
+struct LimitsTable {
     memory: Option<String>,
     concurrency: Option<u32>,
     build_memory: Option<String>,
@@ -102,7 +102,7 @@ struct Limits {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Requests {
+struct RequestsTable {
     idle: Option<String>,
     head: Option<String>,
     body: Option<String>,
@@ -121,7 +121,7 @@ struct Static {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Site {
+struct SiteTable {
     output: String,
     fallback: Option<String>,
 }
@@ -241,18 +241,18 @@ fn environment(
 }
 
 fn processes(
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<String, ProcessTable>,
 ) -> Result<BTreeMap<model::ProcessType, ManifestProcess>, String> {
-    let one = |(name, process): (String, Process)| {
+    let one = |(name, process): (String, ProcessTable)| {
         if name.eq_ignore_ascii_case(model::ProcessType::WEB) && name != model::ProcessType::WEB {
             return Err(format!("processes: write '{name}' as 'web', which gets the requests"));
         }
         let kind = name.parse().map_err(|error| format!("processes: {error}"))?;
         let process = match process {
-            Process::Command(command) => {
+            ProcessTable::Command(command) => {
                 FullProcess { command: Some(command), count: None, concurrency: None }
             }
-            Process::Full(process) => process,
+            ProcessTable::Full(process) => process,
         };
         if process.count.is_some_and(|count| count > COUNT_MAX) {
             return Err(format!("processes.{name}.count must be 0 to {COUNT_MAX}"));
@@ -301,7 +301,7 @@ fn fair(text: Option<String>) -> Result<Option<RequestKey>, String> {
     }
 }
 
-fn requests(requests: Requests) -> Result<RequestLimits, String> {
+fn requests(requests: RequestsTable) -> Result<RequestLimits, String> {
     Ok(RequestLimits {
         idle_ms: duration("requests.idle", requests.idle)?,
         head_ms: duration("requests.head", requests.head)?,
@@ -333,7 +333,7 @@ fn static_mount(entry: Static) -> Result<StaticMount, String> {
     Ok(StaticMount { prefix, directory, fallback })
 }
 
-fn site(entry: Site) -> Result<ManifestSite, String> {
+fn site(entry: SiteTable) -> Result<ManifestSite, String> {
     let output = directory("static.output", &entry.output)?;
     let fallback = entry.fallback.map(|path| relative_path(&path)).transpose()?;
     Ok(ManifestSite { output, fallback })

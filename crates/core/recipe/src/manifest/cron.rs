@@ -22,19 +22,19 @@ const TIMEZONE_LENGTH_MAX: usize = 64;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct CronTable {
     name: String,
     schedule: String,
     timezone: Option<String>,
     command: String,
 }
 
-pub(super) fn validate(entries: Vec<Entry>) -> Result<Vec<CronRecipe>, String> {
+pub(super) fn validate(entries: Vec<CronTable>) -> Result<Vec<CronRecipe>, String> {
     if entries.len() > ENTRIES_MAX {
         return Err(format!("'cron' has more than {ENTRIES_MAX} entries"));
     }
     let mut names = BTreeSet::new();
-    let one = |entry: Entry| {
+    let one = |entry: CronTable| {
         // The name becomes part of a log file's name, as process types do.
         let name: ProcessType = entry.name.parse().map_err(|error| format!("cron: {error}"))?;
         let name = name.to_string();

@@ -31,7 +31,7 @@ const KNOWN: [&str; 10] = [
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Table {
+pub(super) struct HealthTable {
     path: Option<String>,
     host: Option<String>,
     #[serde(default)]
@@ -42,7 +42,7 @@ pub(super) struct Table {
     interval: Option<String>,
 }
 
-pub(super) fn of_table(table: Table) -> Result<ManifestHealth, String> {
+pub(super) fn of_table(table: HealthTable) -> Result<ManifestHealth, String> {
     if let Some(path) = table.path.as_ref().filter(|path| !is_path(path)) {
         return Err(format!("health.path: '{}' must begin with '/'", path.escape_debug()));
     }

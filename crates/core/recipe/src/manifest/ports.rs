@@ -20,7 +20,7 @@ const RESERVED: [&str; 6] =
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct PortTable {
     port: u16,
     #[serde(default)]
     protocol: Transport,
@@ -32,7 +32,7 @@ pub(super) struct Entry {
 
 /// Validates the entries; `http` is the application's port for HTTP.
 pub(super) fn validate(
-    entries: Vec<Entry>,
+    entries: Vec<PortTable>,
     http: Option<u16>,
     duration: impl Fn(&str, Option<String>) -> Result<Option<u64>, String>,
 ) -> Result<Vec<PortRecipe>, String> {

@@ -27,23 +27,23 @@ const CODE_UNKNOWN: u8 = 255;
 
 /// How a session ended for the client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Left {
+pub enum SessionOutcome {
     /// The client was told how the command ended.
     Told(Ended),
     /// The client went away before that.
     Gone,
 }
 
-pub struct Client {
+pub struct SessionClient {
     reader: ReadHalf<BoxedStream>,
     writer: WriteHalf<BoxedStream>,
     pub decoder: Decoder,
 }
 
-impl Client {
-    pub fn new(stream: BoxedStream) -> Client {
+impl SessionClient {
+    pub fn new(stream: BoxedStream) -> SessionClient {
         let (reader, writer) = tokio::io::split(stream);
-        Client { reader, writer, decoder: Decoder::default() }
+        SessionClient { reader, writer, decoder: Decoder::default() }
     }
 
     pub async fn next(&mut self) -> anyhow::Result<Frame> {
@@ -83,7 +83,11 @@ struct Relay<'a> {
 }
 
 /// Relays until the command's end was told, or the client is gone.
-pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::Result<Left> {
+pub async fn relay(
+    client: &mut SessionClient,
+    ends: Ends,
+    held: &dyn Held,
+) -> anyhow::Result<SessionOutcome> {
     let mut relay = Relay {
         held,
         ends,
@@ -103,7 +107,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
         relay.settle();
         if relay.told && relay.out.is_empty() && !relay.unflushed {
             client.close().await;
-            return Ok(relay.ended.map_or(Left::Gone, Left::Told));
+            return Ok(relay.ended.map_or(SessionOutcome::Gone, SessionOutcome::Told));
         }
         let (has_input, has_room) = (!relay.input.is_empty(), relay.out.len() < OUT_BYTES_MAX);
         let is_over = relay.ended.is_some() && !relay.told && has_room;
@@ -111,7 +115,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
         tokio::select! {
             read = client.reader.read_buf(client.decoder.buffer()) => {
                 if !matches!(read, Ok(1..)) {
-                    return Ok(Left::Gone);
+                    return Ok(SessionOutcome::Gone);
                 }
                 while let Some(frame) = client.decoder.frame()? {
                     relay.heard(frame).await?;
@@ -128,7 +132,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
             },
             sent = send(&mut client.writer, &mut relay.out, &mut relay.unflushed), if writes => {
                 if sent.is_err() {
-                    return Ok(Left::Gone);
+                    return Ok(SessionOutcome::Gone);
                 }
             }
             exit = end_of(&mut exits), if relay.ended.is_none() => {

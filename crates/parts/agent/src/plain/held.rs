@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::link::Link;
-use super::{Found, Place, Renewal, find};
+use super::link::ShimLink;
+use super::{FoundProcess, Renewal, ShimDirectories, find};
 use crate::launcher::Held;
 use shim::message::{Ask, Tell};
 use shim::record::{self, Ended, Holding};
@@ -34,7 +34,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct PlainHeld {
-    place: Arc<Place>,
+    place: Arc<ShimDirectories>,
     holding: Holding,
     exit: watch::Receiver<Option<Exit>>,
     requests: mpsc::Sender<(Ask, oneshot::Sender<()>)>,
@@ -42,26 +42,26 @@ pub struct PlainHeld {
 }
 
 impl PlainHeld {
-    pub fn running(place: Arc<Place>, link: Link, holding: Holding) -> PlainHeld {
+    pub fn running(place: Arc<ShimDirectories>, link: ShimLink, holding: Holding) -> PlainHeld {
         let (exit_sender, exit) = watch::channel(None);
         PlainHeld::listening(place, Some(link), holding, exit_sender, exit)
     }
 
-    pub fn ended(place: Arc<Place>, link: Option<Link>, ended: Ended) -> PlainHeld {
+    pub fn ended(place: Arc<ShimDirectories>, link: Option<ShimLink>, ended: Ended) -> PlainHeld {
         let (exit_sender, exit) = watch::channel(Some(ended.exit()));
         PlainHeld::listening(place, link, ended.holding, exit_sender, exit)
     }
 
     fn listening(
-        place: Arc<Place>,
-        link: Option<Link>,
+        place: Arc<ShimDirectories>,
+        link: Option<ShimLink>,
         holding: Holding,
         exit_sender: watch::Sender<Option<Exit>>,
         exit: watch::Receiver<Option<Exit>>,
     ) -> PlainHeld {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let task = link.map(|link| {
-            let listener = Listener {
+            let listener = ShimListener {
                 place: place.clone(),
                 id: holding.purpose.id(),
                 exit: exit_sender,
@@ -149,16 +149,16 @@ impl Held for PlainHeld {
 }
 
 /// The state of the task that listens to the shim.
-struct Listener {
-    place: Arc<Place>,
+struct ShimListener {
+    place: Arc<ShimDirectories>,
     id: String,
     exit: watch::Sender<Option<Exit>>,
     requests: mpsc::Receiver<(Ask, oneshot::Sender<()>)>,
 }
 
-impl Listener {
+impl ShimListener {
     /// Runs until the shim is gone for good.
-    async fn run(mut self, mut link: Link) {
+    async fn run(mut self, mut link: ShimLink) {
         loop {
             self.listen(&mut link).await;
             if self.exit.borrow().is_some() {
@@ -166,15 +166,15 @@ impl Listener {
             }
             // The shim went, or it let go of this connection alone.
             link = match find(&self.place, &self.id).await {
-                Ok(Found::Running(link, _)) => link,
-                Ok(Found::Ended(link, ended)) => {
+                Ok(FoundProcess::Running(link, _)) => link,
+                Ok(FoundProcess::Ended(link, ended)) => {
                     self.exit.send_replace(Some(ended.exit()));
                     match link {
                         Some(link) => link,
                         None => return,
                     }
                 }
-                Ok(Found::Waiting(_) | Found::Nothing) => {
+                Ok(FoundProcess::Waiting(_) | FoundProcess::Nothing) => {
                     self.exit.send_replace(Some(lost("what it left on disk was removed")));
                     return;
                 }
@@ -188,7 +188,7 @@ impl Listener {
     }
 
     /// Listens until the connection ends. Answers come in the order of the requests.
-    async fn listen(&mut self, link: &mut Link) {
+    async fn listen(&mut self, link: &mut ShimLink) {
         let mut waiting = std::collections::VecDeque::new();
         let mut lease = self.place.lease.subscribe();
         lease.mark_changed();

@@ -12,14 +12,14 @@ use shim::descriptors;
 use shim::message::{Ask, LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
 use shim::spec::Attached;
 
-pub struct Link {
+pub struct ShimLink {
     stream: UnixStream,
     received: Vec<u8>,
 }
 
-impl Link {
-    pub async fn connect(socket: &Path) -> io::Result<Link> {
-        Ok(Link { stream: UnixStream::connect(socket).await?, received: Vec::new() })
+impl ShimLink {
+    pub async fn connect(socket: &Path) -> io::Result<ShimLink> {
+        Ok(ShimLink { stream: UnixStream::connect(socket).await?, received: Vec::new() })
     }
 
     pub async fn ask(&mut self, ask: Ask) -> io::Result<()> {

@@ -11,7 +11,7 @@ use anyhow::Context;
 use model::release::Runtime;
 use model::{ApplicationName, Release};
 use recipe_core::runtimes::{self, Language};
-use recipe_core::versions::Version;
+use recipe_core::versions::ProgramVersion;
 
 use self::find::Installed;
 use super::{Preparer, failure};
@@ -28,7 +28,7 @@ const SHOWN_MAX: usize = 8;
 struct Choice {
     /// The program; `None` where the search path decides and there is only something to say.
     program: Option<PathBuf>,
-    version: Option<Version>,
+    version: Option<ProgramVersion>,
     /// The lines for the build's log.
     said: Vec<String>,
 }
@@ -296,7 +296,7 @@ mod tests {
 
     fn installed(versions: &[&str]) -> Vec<Installed> {
         let one = |text: &&str| Installed {
-            version: Version::parse(text).unwrap(),
+            version: ProgramVersion::parse(text).unwrap(),
             program: format!("/opt/{text}/bin/x").into(),
         };
         versions.iter().map(one).collect()
