@@ -5,7 +5,7 @@
 use std::path::{Component, Path};
 
 use libfuzzer_sys::fuzz_target;
-use model::never_public::{Served, is_kept_back};
+use model::never_public::{ServedAs, is_kept_back};
 use model::release::StaticMount;
 use router_core::files::coding::{self, Coding};
 use router_core::files::fingerprint::is_fingerprinted;
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(!path.contains(['\\', '\0', '\n']) && !path.contains("//"), "{path:?}");
             let is_open = |name: &str| name.eq_ignore_ascii_case(".well-known");
             let hidden = path.split('/').any(|name| name.starts_with('.') && !is_open(name));
-            assert!(!hidden || is_kept_back(&path, Served::Directory), "{path:?}");
+            assert!(!hidden || is_kept_back(&path, ServedAs::Directory), "{path:?}");
             is_fingerprinted(&path);
             assert!(!content_type(&path).is_empty());
         }

@@ -60,8 +60,8 @@ use runtime::supervise::supervise;
 use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
-use upgrade::succession::{Answered, Left, Testament};
-use upgrade::{OpenPorts, Origin, Upgrading};
+use upgrade::succession::{Answered, Handover, Testament};
+use upgrade::{OpenPorts, ProcessOrigin, Upgrading};
 
 /// The configuration of a node. It is validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ pub struct HttpsOptions {
 pub enum Ended {
     Stopped,
     /// Another process goes on with the node.
-    HandedOver(Box<Left>),
+    HandedOver(Box<Handover>),
 }
 
 /// The time in which requests under way are answered when the node ends.
@@ -116,7 +116,11 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the node until it is told to stop, by a signal or by `cortex down`, or until another
 /// process is to run it.
-pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyhow::Result<Ended> {
+pub async fn run(
+    config: NodeConfig,
+    started: &Started,
+    origin: ProcessOrigin,
+) -> anyhow::Result<Ended> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
     directory::socket_directory(&layout)?;
@@ -234,7 +238,7 @@ impl Node {
         drop(face);
         self.store.close().await?;
         let Some(testament) = testament else { return Ok(Ended::Stopped) };
-        Ok(Ended::HandedOver(Box::new(Left {
+        Ok(Ended::HandedOver(Box::new(Handover {
             testament,
             listeners: self.config.listeners.hand_over(),
             public: router.as_ref().and_then(|router| router.public()),
@@ -325,7 +329,7 @@ impl Node {
             }
             return;
         }
-        let watched = checker::hanging::Watched {
+        let watched = checker::hanging::WatchedChecker {
             store: store.clone(),
             node: node.clone(),
             clock,

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{Key, Prefix, TypedKey};
 use router_core::book::Book;
 use tokio::sync::mpsc;
@@ -55,13 +55,13 @@ impl Records for StoredRecords {
         Ok(read.collect())
     }
 
-    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()> {
+    async fn note(&self, board: BoardKey, text: &'static str) -> anyhow::Result<()> {
         let value = Bytes::from_static(text.as_bytes());
         self.0.set(TypedKey::Board(board).key(), value).await?;
         Ok(())
     }
 
-    async fn forget(&self, board: Board) -> anyhow::Result<()> {
+    async fn forget(&self, board: BoardKey) -> anyhow::Result<()> {
         self.0.delete(TypedKey::Board(board).key()).await?;
         Ok(())
     }

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::back_ends::{BackEnds, Named, Row, Wanted};
 use super::sharing;
 use os::passing;
-use os::shared_port::Bound;
+use os::shared_port::BoundListeners;
 
 /// The maximum length of a line in bytes: a list of a thousand back ends is shorter.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
@@ -62,7 +62,7 @@ struct Answer {
 pub struct Controlled {
     pub back_ends: Arc<BackEnds>,
     /// The listeners under the address that the next process asks for.
-    pub listeners: Bound,
+    pub listeners: BoundListeners,
     pub taken_over: Notify,
 }
 
@@ -247,7 +247,7 @@ async fn answered(stream: &mut BufReader<UnixStream>, ask: &Ask) -> anyhow::Resu
 /// serves.
 pub struct Heir {
     stream: BufReader<UnixStream>,
-    pub listeners: Bound,
+    pub listeners: BoundListeners,
     /// The back ends of the process from before.
     pub back_ends: Vec<Wanted>,
     pub names: Vec<Named>,

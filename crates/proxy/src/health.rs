@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checker_core::probe::{Outcome, Tally};
+use checker_core::probe::{BadProbes, ProbeOutcome};
 use model::probe::Health;
 use tokio::task::JoinSet;
 
@@ -26,7 +26,7 @@ pub enum Check {
 
 /// Runs for as long as the proxy does.
 pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
-    let mut tallies: BTreeMap<u64, Tally> = BTreeMap::new();
+    let mut tallies: BTreeMap<u64, BadProbes> = BTreeMap::new();
     let mut turn = tokio::time::interval(interval);
     turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let timeout = TIMEOUT_MAX.min(interval.max(Duration::from_secs(1)));
@@ -42,8 +42,8 @@ pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
         while let Some(Ok((serial, outcome))) = probes.join_next().await {
             let verdict = tallies.entry(serial).or_default().count(&outcome);
             let reason = match outcome {
-                Outcome::Absent { detail } | Outcome::Unwell { detail } => Some(detail),
-                Outcome::Well | Outcome::Unreached => None,
+                ProbeOutcome::Absent { detail } | ProbeOutcome::Unwell { detail } => Some(detail),
+                ProbeOutcome::Well | ProbeOutcome::Unreached => None,
             };
             if let Some(health) = verdict {
                 back_ends.judge(serial, health == Health::Healthy, reason);
@@ -52,7 +52,7 @@ pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
     }
 }
 
-async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> Outcome {
+async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> ProbeOutcome {
     let asked = match check {
         Check::Tcp => probe::tcp(address, timeout).await.map(|()| None),
         Check::Http { path, host } => {
@@ -61,9 +61,9 @@ async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> Outcome {
         }
     };
     match asked {
-        Ok(None | Some(200..=399)) => Outcome::Well,
-        Ok(Some(status)) => Outcome::Unwell { detail: format!("its check answers {status}") },
-        Err(ProbeError::Refused) => Outcome::Absent { detail: "connection refused".into() },
-        Err(error) => Outcome::Unwell { detail: error.to_string() },
+        Ok(None | Some(200..=399)) => ProbeOutcome::Well,
+        Ok(Some(status)) => ProbeOutcome::Unwell { detail: format!("its check answers {status}") },
+        Err(ProbeError::Refused) => ProbeOutcome::Absent { detail: "connection refused".into() },
+        Err(error) => ProbeOutcome::Unwell { detail: error.to_string() },
     }
 }

@@ -30,7 +30,7 @@ use self::control::{Controlled, Heir, carried};
 use self::health::Check;
 use self::records::{Figures, Recorder, Records};
 use metrics::Metrics;
-use os::shared_port::{Bound, Listeners};
+use os::shared_port::{BoundListeners, Listeners};
 use router::alone;
 use router::alone::Alone;
 use router::datagrams;
@@ -154,7 +154,10 @@ enum Sockets {
 }
 
 impl Sockets {
-    fn bind(config: &Config, inherited: Bound) -> anyhow::Result<(Sockets, SocketAddr, Bound)> {
+    fn bind(
+        config: &Config,
+        inherited: BoundListeners,
+    ) -> anyhow::Result<(Sockets, SocketAddr, BoundListeners)> {
         let address = config.listen;
         if config.mode == Mode::Udp {
             let mut sockets: Vec<std::net::UdpSocket> = match inherited.into_iter().next() {
@@ -170,14 +173,14 @@ impl Sockets {
             let at = sockets[0].local_addr()?;
             let copies: Result<Vec<_>, _> =
                 sockets.iter().map(std::net::UdpSocket::try_clone).collect();
-            let bound = Bound::from([(at, carried(copies?))]);
+            let bound = BoundListeners::from([(at, carried(copies?))]);
             return Ok((Sockets::Datagrams(sockets), at, bound));
         }
         let listeners = Listeners::inheriting(inherited).bind(address, config.threads)?;
         let at = listeners[0].local_addr()?;
         let copies: Result<Vec<_>, _> =
             listeners.iter().map(std::net::TcpListener::try_clone).collect();
-        let bound = Bound::from([(at, copies?)]);
+        let bound = BoundListeners::from([(at, copies?)]);
         Ok((Sockets::Streams(listeners), at, bound))
     }
 }
@@ -198,7 +201,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
         true => Some(Heir::meet(&config.control_path(config.listen)).await?),
         false => None,
     };
-    let (mut inherited, mut elsewhere) = (Bound::new(), Vec::new());
+    let (mut inherited, mut elsewhere) = (BoundListeners::new(), Vec::new());
     let heir = heir.map(|mut heir| {
         inherited = std::mem::take(&mut heir.listeners);
         elsewhere = std::mem::take(&mut heir.names);

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use checker_core::{
-    Checker, Effect, Event, Evidence, Jury, Method, Outcome, Ruling, Target, Witnessed, is_witness,
+    Checker, Effect, Event, Evidence, Jury, Method, ProbeOutcome, Ruling, Target, Witnessed,
+    is_witness,
 };
 use model::probe::Verdict;
 use model::{Generation, InstanceId, Machine, NodeId, ProcessType, Timestamp};
@@ -99,7 +100,7 @@ enum Happening {
         at: usize,
         of: Witnessed,
         generation: Generation,
-        outcome: Outcome,
+        outcome: ProbeOutcome,
     },
 }
 
@@ -304,8 +305,11 @@ impl World {
             }
             Happening::Asked { from, host, of, generation } => {
                 let (linked, wait) = (self.is_linked(from, host), self.random.between(1, 150));
-                let outcome =
-                    if linked { self.seen(host, &of.0, generation) } else { Outcome::Unreached };
+                let outcome = if linked {
+                    self.seen(host, &of.0, generation)
+                } else {
+                    ProbeOutcome::Unreached
+                };
                 let mistaken = self.watchers[from - self.first()].mistaken;
                 let outcome = if mistaken { gone() } else { outcome };
                 let wait = if linked { wait } else { CALL_MAX_MS };
@@ -342,12 +346,12 @@ impl World {
         }
     }
 
-    fn seen(&self, host: usize, id: &InstanceId, generation: Generation) -> Outcome {
+    fn seen(&self, host: usize, id: &InstanceId, generation: Generation) -> ProbeOutcome {
         let mut instances = self.hosts[host].instances.iter();
         match instances.find(|of| of.id == *id && of.generation == generation) {
-            Some(instance) if instance.well => Outcome::Well,
+            Some(instance) if instance.well => ProbeOutcome::Well,
             Some(_) => gone(),
-            None => Outcome::Unreached,
+            None => ProbeOutcome::Unreached,
         }
     }
 
@@ -436,8 +440,8 @@ impl World {
     }
 }
 
-fn gone() -> Outcome {
-    Outcome::Absent { detail: "connection refused".into() }
+fn gone() -> ProbeOutcome {
+    ProbeOutcome::Absent { detail: "connection refused".into() }
 }
 
 /// Lives through one history of a seed.

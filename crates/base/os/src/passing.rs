@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared_port::Bound;
+use crate::shared_port::BoundListeners;
 
 /// The version of the format in which one process hands over to the next.
 pub const FORMAT: u32 = 1;
@@ -39,7 +39,7 @@ struct Row {
     count: usize,
 }
 
-pub fn send(stream: &UnixStream, bound: &Bound) -> anyhow::Result<()> {
+pub fn send(stream: &UnixStream, bound: &BoundListeners) -> anyhow::Result<()> {
     let row = |(address, all): (&SocketAddr, &Vec<TcpListener>)| Row {
         address: *address,
         count: all.len(),
@@ -60,7 +60,7 @@ pub fn send(stream: &UnixStream, bound: &Bound) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn receive(stream: &UnixStream) -> anyhow::Result<Bound> {
+pub fn receive(stream: &UnixStream) -> anyhow::Result<BoundListeners> {
     let head = read_line(stream).context("the list of sockets")?;
     let head: Head = serde_json::from_slice(&head).context("the list of sockets")?;
     ensure!(
@@ -81,7 +81,7 @@ pub fn receive(stream: &UnixStream) -> anyhow::Result<Bound> {
         sockets.extend(some);
     }
     let mut sockets = sockets.into_iter();
-    let mut bound = Bound::new();
+    let mut bound = BoundListeners::new();
     for row in head.listeners {
         let its: Vec<TcpListener> = sockets.by_ref().take(row.count).map(Into::into).collect();
         bound.insert(row.address, its);

@@ -9,6 +9,6 @@ mod schedule;
 mod witness;
 
 pub use jury::{Evidence, Jury, Ruling, WITNESSES_NEEDED};
-pub use probe::{Method, Outcome, Target};
+pub use probe::{Method, ProbeOutcome, Target};
 pub use schedule::{Checker, Effect, Event, PROBES_AT_ONCE_MAX};
 pub use witness::{WITNESSES_MAX, Witnessed, is_witness};

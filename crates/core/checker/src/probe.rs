@@ -38,7 +38,7 @@ pub enum Method {
 
 /// What one probe saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     Well,
     /// Nothing is there: connection refused, no such process.
     Absent {
@@ -55,26 +55,26 @@ pub enum Outcome {
 
 /// The counts of bad probes in a row, which decide; a single good probe clears both.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct BadProbes {
     absent: u32,
     unwell: u32,
 }
 
-impl Tally {
+impl BadProbes {
     /// Counts an outcome and returns the verdict that it leads to; `None` while it is still in
     /// doubt.
-    pub fn count(&mut self, outcome: &Outcome) -> Option<Health> {
+    pub fn count(&mut self, outcome: &ProbeOutcome) -> Option<Health> {
         match outcome {
-            Outcome::Well => {
-                *self = Tally::default();
+            ProbeOutcome::Well => {
+                *self = BadProbes::default();
                 Some(Health::Healthy)
             }
             // Only a deliberate mistake counts it, see `Checker`.
-            Outcome::Absent { .. } | Outcome::Unreached => {
+            ProbeOutcome::Absent { .. } | ProbeOutcome::Unreached => {
                 self.absent = self.absent.saturating_add(1);
                 (self.absent >= GONE_AFTER).then_some(Health::Gone)
             }
-            Outcome::Unwell { .. } => {
+            ProbeOutcome::Unwell { .. } => {
                 self.absent = 0;
                 self.unwell = self.unwell.saturating_add(1);
                 (self.unwell >= FAILING_AFTER).then_some(Health::Failing)
@@ -92,13 +92,13 @@ mod tests {
     use super::*;
 
     fn check(outcomes: &str, expected: Option<Health>) {
-        let mut tally = Tally::default();
+        let mut tally = BadProbes::default();
         let mut last = None;
         for outcome in outcomes.chars() {
             last = tally.count(&match outcome {
-                'w' => Outcome::Well,
-                'a' => Outcome::Absent { detail: String::new() },
-                _ => Outcome::Unwell { detail: String::new() },
+                'w' => ProbeOutcome::Well,
+                'a' => ProbeOutcome::Absent { detail: String::new() },
+                _ => ProbeOutcome::Unwell { detail: String::new() },
             });
         }
         assert_eq!(last, expected, "{outcomes}");

@@ -8,7 +8,7 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::{Generation, InstanceId, Machine, Timestamp};
 
 use crate::mutants;
-use crate::probe::{Outcome, RECHECK, Tally, Target};
+use crate::probe::{BadProbes, ProbeOutcome, RECHECK, Target};
 
 /// Probes that run at once. Each holds a socket; a node with hundreds of instances still finishes a
 /// round in time.
@@ -28,7 +28,7 @@ pub enum Event<I = InstanceId> {
     /// The router could not reach it: it is probed at once.
     Suspect(I, Generation),
     /// The answer to `Effect::Probe`.
-    Probed { instance: I, generation: Generation, outcome: Outcome },
+    Probed { instance: I, generation: Generation, outcome: ProbeOutcome },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +60,7 @@ pub struct Checker<I = InstanceId> {
 #[derive(Debug)]
 struct Watched {
     target: Target,
-    tally: Tally,
+    tally: BadProbes,
     next: Timestamp,
     probing: bool,
 }
@@ -104,7 +104,7 @@ impl<I: Clone + Ord> Checker<I> {
         }
         let next = now.after(self.jitter(target.interval));
         self.due.insert((next, instance.clone()));
-        let tally = Tally::default();
+        let tally = BadProbes::default();
         self.watched.insert(instance, Watched { target, tally, next, probing: false });
     }
 
@@ -138,7 +138,7 @@ impl<I: Clone + Ord> Checker<I> {
         now: Timestamp,
         instance: I,
         generation: Generation,
-        outcome: &Outcome,
+        outcome: &ProbeOutcome,
         effects: &mut Vec<Effect<I>>,
     ) {
         let Some(watched) = self.watched.get_mut(&instance) else { return };
@@ -147,8 +147,8 @@ impl<I: Clone + Ord> Checker<I> {
         }
         watched.probing = false;
         self.probing -= 1;
-        if *outcome == Outcome::Unreached && !mutants::active(mutants::SILENCE_IS_GONE) {
-            watched.tally = Tally::default();
+        if *outcome == ProbeOutcome::Unreached && !mutants::active(mutants::SILENCE_IS_GONE) {
+            watched.tally = BadProbes::default();
             let wait = watched.target.interval;
             self.schedule(&instance, now.after(wait));
             if self.written.remove(&instance).is_some() {
@@ -167,9 +167,9 @@ impl<I: Clone + Ord> Checker<I> {
             return;
         }
         let detail = match outcome {
-            Outcome::Well => "answers".into(),
-            Outcome::Absent { detail } | Outcome::Unwell { detail } => detail.clone(),
-            Outcome::Unreached => "its node is silent".into(),
+            ProbeOutcome::Well => "answers".into(),
+            ProbeOutcome::Absent { detail } | ProbeOutcome::Unwell { detail } => detail.clone(),
+            ProbeOutcome::Unreached => "its node is silent".into(),
         };
         let verdict = Verdict {
             v: RECORD_VERSION,

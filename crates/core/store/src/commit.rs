@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use model::value::{ContentHash, Place};
+use model::value::{ContentHash, ValueLocation};
 use model::{Key, NodeId, Timestamp, ValueRef};
 use thiserror::Error;
 
@@ -148,8 +148,10 @@ impl Commit {
         let Action::Set { hash, size, .. } = self.action else { return None };
         let place = match self.location {
             Location::Nowhere => return None,
-            Location::Log { segment, offset } => Place::Log { segment: segment.into(), offset },
-            Location::File => Place::File,
+            Location::Log { segment, offset } => {
+                ValueLocation::Log { segment: segment.into(), offset }
+            }
+            Location::File => ValueLocation::File,
         };
         Some(ValueRef { hash: ContentHash(hash), size, place })
     }

@@ -17,9 +17,9 @@ use ::logs;
 use agent::AgentContext;
 use agent::one_off;
 use agent::one_off::Order;
-use logs::{Item, Wanted};
+use logs::{Item, LogSelection};
 use os::layout::DataDirectory;
-use runtime::members::{BoxedStream, Kind, Members};
+use runtime::members::{BoxedStream, Members, StreamKind};
 use store::{SharedStore, lookup_record};
 
 const VERSION: u32 = 1;
@@ -54,7 +54,7 @@ pub enum Ask {
         prepare: bool,
     },
     /// Reads an application's logs; items follow the answer.
-    Logs { application: ApplicationName, wanted: Wanted },
+    Logs { application: ApplicationName, wanted: LogSelection },
     /// Follows the log of a build; lines follow as long as that node builds the release or runs its
     /// release steps.
     BuildLog { application: ApplicationName, release: ReleaseId },
@@ -75,7 +75,7 @@ pub struct Refused(pub String);
 
 /// Opens a stream on which that node does what it was asked for.
 pub async fn call(peers: &dyn Members, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
-    let mut stream = peers.open(node, Kind::Call).await?;
+    let mut stream = peers.open(node, StreamKind::Call).await?;
     write(&mut stream, &Question { v: VERSION, ask }).await?;
     let answer: Answer = read(&mut stream).await?;
     match answer.refused {
@@ -98,7 +98,7 @@ impl Calls {
     pub fn take(self, peers: &dyn Members) {
         let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
         peers.serve(
-            Kind::Call,
+            StreamKind::Call,
             Box::new(move |peer, stream| {
                 // A caller that finds no room gets no answer, and reports that this node does not
                 // answer.

@@ -22,7 +22,7 @@ use super::{Api, Shared};
 use ::logs;
 use api_types::LogLine;
 use cluster::roster;
-use logs::{Item, LINES_MAX, Wanted};
+use logs::{Item, LINES_MAX, LogSelection};
 
 /// Lines shown by default, as `heroku logs` does.
 const LINES_DEFAULT: usize = 100;
@@ -58,7 +58,7 @@ pub async fn lines(
     let app = records::require(&*api.store, &name).await?;
     let lines = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
     let others = others(&api).await?;
-    let wanted = Wanted { lines, follow: query.follow, process: query.process, after: None };
+    let wanted = LogSelection { lines, follow: query.follow, process: query.process, after: None };
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let names_nodes = query.nodes || !others.is_empty();
     let (found, waiting) = mpsc::channel(LINES_WAITING_MAX);
@@ -100,7 +100,7 @@ enum LogMessage {
 struct Listing {
     api: Shared,
     application: ApplicationName,
-    wanted: Wanted,
+    wanted: LogSelection,
     sources: BTreeSet<NodeId>,
     names_nodes: bool,
     found: mpsc::Sender<Found>,
@@ -151,7 +151,7 @@ impl Listing {
         });
     }
 
-    fn add_other(&mut self, node: NodeId, wanted: Wanted) {
+    fn add_other(&mut self, node: NodeId, wanted: LogSelection) {
         let Some(peers) = self.api.peers.clone() else { return };
         if self.sources.insert(node.clone()) {
             let (application, found) = (self.application.clone(), self.found.clone());
@@ -165,7 +165,7 @@ impl Listing {
         for node in others(&self.api).await.unwrap_or_default() {
             if !self.sources.contains(&node) {
                 self.names_nodes = true;
-                self.add_other(node, Wanted { lines: 0, ..self.wanted.clone() });
+                self.add_other(node, LogSelection { lines: 0, ..self.wanted.clone() });
             }
         }
     }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::cron::CronRun;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 
 use super::problem::Problem;
@@ -114,7 +114,7 @@ async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Pro
 }
 
 async fn memory(api: &Api, id: &InstanceId, generation: u64) -> Result<Option<u64>, Problem> {
-    let key = TypedKey::Board(Board::Memory(id.clone(), generation)).key();
+    let key = TypedKey::Board(BoardKey::Memory(id.clone(), generation)).key();
     let entry = api.store.lookup(&key).await?;
     Ok(entry.and_then(|entry| std::str::from_utf8(entry.value.inline()?).ok()?.trim().parse().ok()))
 }

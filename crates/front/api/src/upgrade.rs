@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::upload::{blocking, receive};
 use super::{Api, Shared, records};
 use api_types::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
-use os::binaries::{self, Role};
+use os::binaries::{self, BinaryRole};
 use store::{INLINE_VALUE_MAX, ValueWriter};
 use upgrade::{Upgrading, candidate, rolling};
 
@@ -114,7 +114,7 @@ fn examine(upload: &ValueWriter, directory: &std::path::Path) -> Result<String, 
     }
     let version = checked?.version;
     // The name keeps the copy until its turn comes.
-    binaries::name(directory, Role::Candidate, &copy).map_err(failed)?;
+    binaries::name(directory, BinaryRole::Candidate, &copy).map_err(failed)?;
     Ok(version)
 }
 

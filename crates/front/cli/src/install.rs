@@ -12,7 +12,7 @@ use super::{Json, Session, output};
 use crate::installation;
 use crate::installation::{Start, crontab, unit};
 use node::started::Started;
-use os::binaries::{self, Role};
+use os::binaries::{self, BinaryRole};
 use os::directory;
 
 /// The two names under which the binary is linked.
@@ -158,7 +158,7 @@ impl Install {
         arguments.extend(started.arguments);
         Ok(Start {
             search_path: started.search_path,
-            program: text(&layout.bin().join(Role::Current.name()))?,
+            program: text(&layout.bin().join(BinaryRole::Current.name()))?,
             arguments,
             mark: installation::mark(layout),
             data,
@@ -199,7 +199,7 @@ impl Install {
 }
 
 fn current(session: &Session) -> PathBuf {
-    session.layout.bin().join(Role::Current.name())
+    session.layout.bin().join(BinaryRole::Current.name())
 }
 
 fn configuration(session: &Session) -> anyhow::Result<PathBuf> {
@@ -213,7 +213,7 @@ fn put_binary(session: &Session) -> anyhow::Result<()> {
     let directory = session.layout.bin();
     directory::private_directory(session.layout.root())?;
     let copy = binaries::install(Path::new("/proc/self/exe"), &directory)?;
-    binaries::name(&directory, Role::Current, &copy)
+    binaries::name(&directory, BinaryRole::Current, &copy)
 }
 
 /// Returns the links to make; refuses names that something else has taken.

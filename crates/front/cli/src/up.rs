@@ -30,8 +30,8 @@ use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::task;
 use upgrade::succession;
-use upgrade::succession::{Heir, Outcome};
-use upgrade::{Origin, attend};
+use upgrade::succession::{Heir, TrialOutcome};
+use upgrade::{ProcessOrigin, attend};
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// The longest wait for a node to answer; recovery of a large store takes seconds.
@@ -186,12 +186,12 @@ impl Up {
         let layout = &session.layout;
         let mut config = self.config(layout)?;
         let started = Started::new(self.arguments()?, config.search_path.clone());
-        let (mut origin, mut directory) = (Origin::Fresh, self.directory.as_deref());
+        let (mut origin, mut directory) = (ProcessOrigin::Fresh, self.directory.as_deref());
         let mut says = !self.take_over;
         if self.take_over {
             let (bound, heir) = Heir::meet(layout)?;
             config.listeners = Arc::new(Listeners::inheriting(bound));
-            origin = Origin::OnTrial(heir);
+            origin = ProcessOrigin::OnTrial(heir);
         }
         loop {
             let node = node::run(config.clone(), &started, origin);
@@ -204,18 +204,18 @@ impl Up {
                 task::boxed(async move { client.get::<NodeVitals>("/v1/upgrade/vitals").await })
             };
             let tried = succession::attempt(layout, &left, &self.successor(layout)?, &ask).await;
-            match tried.unwrap_or_else(|error| Outcome::Returned(format!("{error:#}"))) {
-                Outcome::Kept(pid) => {
+            match tried.unwrap_or_else(|error| TrialOutcome::Returned(format!("{error:#}"))) {
+                TrialOutcome::Kept(pid) => {
                     let program = left.testament.path.clone();
                     left.leave(pid).await?;
                     return Ok(Some(Next { pid, program }));
                 }
-                Outcome::Stopped => return Ok(None),
-                Outcome::Returned(why) => {
+                TrialOutcome::Stopped => return Ok(None),
+                TrialOutcome::Returned(why) => {
                     config.listeners = Arc::new(Listeners::inheriting(left.listeners));
                     // An invitation is redeemed only once.
                     (config.peers.join, config.peers.awaits) = (None, false);
-                    origin = Origin::Returned { roll: left.testament.roll, why };
+                    origin = ProcessOrigin::Returned { roll: left.testament.roll, why };
                     (directory, says) = (None, false);
                 }
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_core::application::Application;
 use agent_core::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
 use anyhow::bail;
-use model::key::Board;
+use model::key::BoardKey;
 use model::probe::Verdict;
 use model::{
     ApplicationName, BuildId, Claim, Incarnation, InstanceState, Key, Prefix, ProcessType, Release,
@@ -219,7 +219,7 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
         TypedKey::Probe(node, instance) if node == context.node => {
             Some(Event::Verdict(instance, present::<Verdict>(key, value)?))
         }
-        TypedKey::Board(Board::Drained(instance, generation)) if value.is_some() => {
+        TypedKey::Board(BoardKey::Drained(instance, generation)) if value.is_some() => {
             Some(Event::Drained { id: IncarnationId { instance, generation } })
         }
         _ => None,
@@ -322,9 +322,9 @@ impl ActorShell {
             }
             let IncarnationId { instance, generation } = id;
             for board in [
-                Board::Drained(instance.clone(), generation),
-                Board::Memory(instance.clone(), generation),
-                Board::Suspect(instance, generation),
+                BoardKey::Drained(instance.clone(), generation),
+                BoardKey::Memory(instance.clone(), generation),
+                BoardKey::Suspect(instance, generation),
             ] {
                 store.delete(TypedKey::Board(board).key()).await.ok();
             }

@@ -19,7 +19,7 @@ use self::frame::{MoveFrame, MoveRequest, MoveStream};
 use self::tree::Staging;
 use super::AgentContext;
 use os::layout::DataDirectory;
-use runtime::members::{BoxedStream, Kind, Members};
+use runtime::members::{BoxedStream, Members, StreamKind};
 use runtime::task::spawn_blocking;
 use store::{WatchEvent, lookup_record};
 
@@ -47,7 +47,7 @@ impl Moving {
         let moving = Arc::new(moving);
         let gives = moving.clone();
         moving.peers.serve(
-            Kind::Files,
+            StreamKind::Files,
             Box::new(move |peer, stream| {
                 runtime::task::spawn(give::serve(gives.clone(), peer, stream));
             }),
@@ -168,7 +168,7 @@ impl Moving {
     ) -> anyhow::Result<()> {
         self.make_ready(name, holder).await?;
         self.set_phase(name, asked, MovePhase::Copying, None).await?;
-        let stream = self.peers.open(holder, Kind::Files).await;
+        let stream = self.peers.open(holder, StreamKind::Files).await;
         let stream = stream.with_context(|| format!("node {holder}, which has the files"))?;
         let mut wire = MoveStream::new(stream);
         let (application, asked_at) = (name.clone(), asked.asked_at);

@@ -24,8 +24,8 @@ use held::PlainHeld;
 use link::ShimLink;
 use os::binaries;
 use os::layout::DataDirectory;
-use shim::message::{Ask, Attachment, Tell};
-use shim::record::{self, Ended, Holding};
+use shim::message::{Attachment, ShimCommand, Tell};
+use shim::record::{self, ExitRecord, Holding};
 use shim::spec::{Attached, LaunchSpec};
 
 /// The maximum time from the start of a shim to the running program; the shim itself gives up after
@@ -69,10 +69,10 @@ impl Renewal {
         self.limit().map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
     }
 
-    fn ask(self) -> Ask {
+    fn ask(self) -> ShimCommand {
         match self {
-            Renewal::AsBefore => Ask::Greet,
-            Renewal::Limit(_) => Ask::Renew { lease_ms: self.limit_ms() },
+            Renewal::AsBefore => ShimCommand::Greet,
+            Renewal::Limit(_) => ShimCommand::Renew { lease_ms: self.limit_ms() },
         }
     }
 }
@@ -125,7 +125,7 @@ impl PlainLauncher {
                 anyhow::bail!("{id} is already running, as process {}", holding.process.pid)
             }
             FoundProcess::Waiting(mut link) | FoundProcess::Ended(Some(mut link), _) => {
-                link.ask(Ask::Forget).await?;
+                link.ask(ShimCommand::Forget).await?;
                 link.closed(GREETING_TIMEOUT).await;
             }
             FoundProcess::Ended(None, _) | FoundProcess::Nothing => {}
@@ -149,13 +149,13 @@ impl PlainLauncher {
             let mut link = self.start_shim(&id).await?;
             let lease_ms = self.place.lease.borrow().limit_ms();
             match attached {
-                None => link.ask(Ask::Launch { spec, lease_ms, attached: None }).await?,
+                None => link.ask(ShimCommand::Launch { spec, lease_ms, attached: None }).await?,
                 Some(given) => {
                     let attached = Some(match given.terminal {
                         true => Attachment::Terminal,
                         false => Attachment::Pipes,
                     });
-                    link.ask_with(Ask::Launch { spec, lease_ms, attached }, given).await?;
+                    link.ask_with(ShimCommand::Launch { spec, lease_ms, attached }, given).await?;
                 }
             }
             launched(&self.place, &id, link).await
@@ -305,7 +305,7 @@ impl Drop for Launching {
 enum FoundProcess {
     Running(ShimLink, Holding),
     /// An ended process, with a link if the shim still waits to be told that its end was noted.
-    Ended(Option<ShimLink>, Ended),
+    Ended(Option<ShimLink>, ExitRecord),
     /// A shim that was never told what to run.
     Waiting(ShimLink),
     Nothing,
@@ -344,7 +344,7 @@ async fn adopt(place: &Arc<ShimDirectories>) -> anyhow::Result<Vec<PlainHeld>> {
             }
             // A node that was killed meanwhile left it; the next look finds it gone.
             Ok(FoundProcess::Waiting(mut link)) => {
-                let _ = link.ask(Ask::Forget).await;
+                let _ = link.ask(ShimCommand::Forget).await;
             }
             Ok(FoundProcess::Nothing) => {
                 if let Err(error) = record::remove(&place.run(&id)) {

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
-use super::identity::{Pin, node_key, pin_of, pin_of_key};
+use super::identity::{KeyPin, node_key, pin_of, pin_of_key};
 use super::invitation::Token;
 use super::tls::{Trust, agreed, provider, stranger};
 
@@ -58,7 +58,7 @@ enum Taken {
 }
 
 /// Returns a pin in the form in which people compare it.
-fn shown(pin: &Pin) -> String {
+fn shown(pin: &KeyPin) -> String {
     let digits = to_hex(&pin[..SHOWN_BYTES]);
     let groups = digits.as_bytes().chunks(4).map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(" ")
@@ -129,14 +129,14 @@ fn server_config(key: &KeyPair) -> anyhow::Result<ServerConfig> {
 }
 
 /// A node that waits, with the key that it has shown.
-pub struct Found {
+pub struct WaitingNode {
     stream: client::TlsStream<TcpStream>,
     node: NodeId,
-    pin: Pin,
+    pin: KeyPin,
 }
 
 /// Calls a node that waits, on the member's side.
-pub async fn call(address: &str) -> anyhow::Result<Found> {
+pub async fn call(address: &str) -> anyhow::Result<WaitingNode> {
     let calling = async {
         let stream = TcpStream::connect(address).await.context("nobody answers")?;
         let connector = TlsConnector::from(stranger(Trust::Anybody, ALPN_ADD)?);
@@ -149,12 +149,12 @@ pub async fn call(address: &str) -> anyhow::Result<Found> {
         let pin = pin_of(shown.context("it showed no certificate")?)?;
         let hello: Hello = read_json(&mut stream, GREETING_BYTES_MAX).await?;
         ensure!(hello.v == FORMAT, "it runs another version of Cortex: start the same on both");
-        Ok(Found { stream, node: hello.node, pin })
+        Ok(WaitingNode { stream, node: hello.node, pin })
     };
     timeout(CALL_MAX, calling).await.map_err(|_| anyhow!("no answer in time"))?
 }
 
-impl Found {
+impl WaitingNode {
     pub fn fingerprint(&self) -> String {
         shown(&self.pin)
     }

@@ -65,7 +65,7 @@ impl Link {
 }
 
 #[derive(Default)]
-struct Table {
+struct LinkTable {
     links: BTreeMap<NodeTag, Arc<Link>>,
     members: BTreeSet<NodeTag>,
     /// The members that keep no store, to which the store does not talk.
@@ -78,7 +78,7 @@ struct Table {
 
 pub struct Links {
     node: NodeTag,
-    table: Mutex<Table>,
+    table: Mutex<LinkTable>,
     store_role: StoreRole,
     /// The signal that a peer was linked or lost.
     pub changed: Notify,
@@ -172,7 +172,7 @@ impl Links {
 
     /// Tells the store who is reachable, under the table's lock, so that it hears of changes in
     /// their order.
-    fn tell(&self, table: &mut Table) {
+    fn tell(&self, table: &mut LinkTable) {
         let linked = table.links.keys().copied();
         let speaks = |peer: &NodeTag| !table.silent.contains(peer) && !table.guests.contains(peer);
         let reachable: BTreeSet<NodeTag> = linked.filter(speaks).collect();

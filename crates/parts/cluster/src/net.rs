@@ -21,9 +21,9 @@ use tokio_rustls::server::TlsStream;
 
 use super::doors::{Doors, RouterDoor};
 use super::frame::Versions;
-use super::identity::{Authority, Membership, Pin, Seed};
+use super::identity::{Authority, KeyPin, Membership, Seed};
 use super::invitation::InvitationBook;
-use super::link::{self, Ended};
+use super::link::{self, LinkEnd};
 use super::links::Links;
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
@@ -37,7 +37,7 @@ use crate::remote;
 use crate::remote::GuestHandle;
 use runtime::driver::Clock;
 use runtime::lock::locked;
-use runtime::members::{BoxedStream, Kind, RouterCall};
+use runtime::members::{BoxedStream, RouterCall, StreamKind};
 use runtime::task;
 use store::SharedStore;
 use store::bulk::BulkPeers;
@@ -211,7 +211,7 @@ impl Net {
     }
 
     /// Returns the pin that a node has to show, if it is known.
-    pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
+    pub fn pin_of(&self, node: &NodeId) -> Option<KeyPin> {
         let seed = || self.seeds.iter().find(|seed| seed.id == *node)?.pin.as_deref();
         // A pin that came with the invitation is newer than one known from an earlier stay.
         let joining = self.store_role.is_joining();
@@ -316,11 +316,11 @@ impl Net {
         let ended = link::run(self.clone(), link.clone(), outgoing, stream).await;
         let present = self.links.remove(&link);
         match ended {
-            Ended::Lied(error) => self.shun(peer, format!("{error:#}")),
-            Ended::Lost(error) if present => {
+            LinkEnd::Lied(error) => self.shun(peer, format!("{error:#}")),
+            LinkEnd::Lost(error) if present => {
                 tracing::warn!(?peer, reason = format!("{error:#}"), "peer.lost");
             }
-            Ended::Lost(_) => {}
+            LinkEnd::Lost(_) => {}
         }
     }
 
@@ -351,12 +351,17 @@ impl Net {
     }
 
     /// Takes a stream on which a part of a peer speaks with its counterpart here.
-    pub fn take_stream(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+    pub fn take_stream(
+        &self,
+        kind: StreamKind,
+        peer: NodeId,
+        stream: BoxedStream,
+    ) -> anyhow::Result<()> {
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.doors.hand_over(kind, peer, stream)
     }
 
-    pub async fn open(&self, peer: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream> {
+    pub async fn open(&self, peer: &NodeId, kind: StreamKind) -> anyhow::Result<BoxedStream> {
         let (addresses, config) = (self.addresses(), self.tls.stream_client(kind));
         let stream = dial::connect(self, peer, &addresses, config, stream_alpn(kind)).await?;
         Ok(Box::new(Revocable::new(stream, self.removed(peer))))

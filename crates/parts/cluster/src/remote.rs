@@ -26,12 +26,12 @@ use store_core::sync::message::ClusterId;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use self::calls::Calls;
-use self::choice::{Choice, Event};
+use self::calls::KeeperCalls;
+use self::choice::{Event, KeeperChoice};
 use self::hub::Hub;
 use self::keepers::Keepers;
 use self::ledger::Ledger;
-use self::wire::{At, Part, Request, Shape};
+use self::wire::{AnswerPart, At, StoreRequest, WireValue};
 use crate::apart;
 use crate::identity::{Authority, Membership, node_key, random};
 use crate::roster;
@@ -76,11 +76,11 @@ impl GuestHandle {
     /// Returns the members that are alive and exchange nothing with the store in use, as its node
     /// says; `None` if it does not answer.
     pub async fn apart(&self) -> Option<BTreeSet<NodeId>> {
-        let what = Request::Lookup { key: apart::note() };
+        let what = StoreRequest::Lookup { key: apart::note() };
         let answer = self.ledger.ask(what, Bytes::new()).ok()?.await.ok()?.ok()?;
         let mut said = BTreeSet::new();
         for (part, bytes) in answer {
-            let Part::Entries(entries) = part else { return None };
+            let AnswerPart::Entries(entries) = part else { return None };
             if !entries.is_empty() {
                 said.extend(apart::of_note(&bytes));
             }
@@ -197,8 +197,8 @@ impl Shared {
 
     async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-        let mut machine = Choice::new(self.node.clone());
-        let mut calls = Calls::new(self.clone(), events.clone());
+        let mut machine = KeeperChoice::new(self.node.clone());
+        let mut calls = KeeperCalls::new(self.clone(), events.clone());
         events.send(Event::Known(self.keepers.ids())).await?;
         tokio::select! {
             ended = drive(&mut machine, &mut calls, &mut inbox, self.clock) => ended,
@@ -275,13 +275,13 @@ impl Shared {
     }
 
     /// Decodes a value; `bytes` begins with it, if it was sent along.
-    fn value(&self, shape: Shape, bytes: &mut Bytes) -> anyhow::Result<Value> {
+    fn value(&self, shape: WireValue, bytes: &mut Bytes) -> anyhow::Result<Value> {
         match shape {
-            Shape::Inline(length) => {
+            WireValue::Inline(length) => {
                 ensure!(length <= bytes.len(), "a value is longer than what came of it");
                 Ok(Value::Inline(bytes.split_to(length)))
             }
-            Shape::Large { hash, size } => {
+            WireValue::Large { hash, size } => {
                 let held = self.values.holds(&ValueName { hash: hash.0, size });
                 Ok(match held {
                     Ok(true) => Value::File { hash, size, path: self.values.path(&hash.0) },

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use model::{ApplicationName, InstanceId, PortId};
 use tokio::sync::Notify;
 
-use self::ports::{PortCounters, Ports};
+use self::ports::{PortCounterTable, PortCounters};
 use self::rollup::Rollup;
 use runtime::faults::Faults;
 use runtime::lock::locked;
@@ -103,7 +103,7 @@ pub struct Metrics {
 struct Shared {
     threads: Mutex<Threads>,
     rollup: Mutex<Rollup>,
-    ports: Mutex<Ports>,
+    ports: Mutex<PortCounterTable>,
     dropped: AtomicU64,
     /// Connections of clients that had too many, or of proxies that did not say whose they are.
     refused: AtomicU64,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use model::key::Board;
+use model::key::BoardKey;
 use model::port::Transport;
 use model::{ApplicationName, InstanceId, Key, NodeId, PortId, ProcessType, TypedKey};
 use router_core::balance;
@@ -477,7 +477,7 @@ impl Control {
     async fn tell_drained(&mut self) -> anyhow::Result<()> {
         let draining: BTreeSet<_> = self.draining.values().flatten().cloned().collect();
         for (instance, generation) in self.told.difference(&draining) {
-            let board = Board::Drained(instance.clone(), *generation);
+            let board = BoardKey::Drained(instance.clone(), *generation);
             self.records.forget(board).await?;
         }
         self.told.retain(|key| draining.contains(key));
@@ -490,7 +490,7 @@ impl Control {
                 its.take_while(|(one, _)| one.0 == *key).all(|(_, one)| one.is_drained())
             };
             if drained {
-                let board = Board::Drained(key.0.clone(), key.1);
+                let board = BoardKey::Drained(key.0.clone(), key.1);
                 self.records.note(board, "nothing in flight").await?;
                 self.told.insert(key.clone());
             }

@@ -12,7 +12,7 @@ pub mod source;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use model::never_public::{Served, is_kept_back};
+use model::never_public::{ServedAs, is_kept_back};
 use model::release::StaticMount;
 use router_core::files::coding;
 use router_core::files::{INDEX, has_extension, wants_page};
@@ -107,7 +107,7 @@ struct FilesRoot<'a> {
     roots: &'a Roots,
     mount: &'a StaticMount,
     directory: PathBuf,
-    served: Served,
+    served: ServedAs,
 }
 
 enum Sought {

@@ -59,7 +59,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use model::key::Board;
+use model::key::BoardKey;
 use model::port::Transport;
 use model::{ApplicationName, NodeId, ReleaseId};
 use router_core::far::{Outcome, Reply, Room};
@@ -230,7 +230,7 @@ impl RouterHandle {
             let Some(mut receiver) = receiver else { return };
             while let Some((endpoint, why)) = receiver.recv().await {
                 tracing::info!(instance = %endpoint.instance, why, "router.suspect");
-                let board = Board::Suspect(endpoint.instance.clone(), endpoint.generation);
+                let board = BoardKey::Suspect(endpoint.instance.clone(), endpoint.generation);
                 if let Err(error) = records.note(board, why).await {
                     tracing::warn!(%error, "router.suspect_lost");
                 }

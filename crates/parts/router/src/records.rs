@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{Key, Prefix};
 use tokio::sync::mpsc;
 
@@ -33,6 +33,6 @@ pub trait Records: Send + Sync + 'static {
     ) -> anyhow::Result<()>;
     /// Returns what can be read under a prefix now, as in `RecordChange::One`.
     async fn read(&self, prefix: &Prefix) -> anyhow::Result<Vec<(Key, Bytes)>>;
-    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()>;
-    async fn forget(&self, board: Board) -> anyhow::Result<()>;
+    async fn note(&self, board: BoardKey, text: &'static str) -> anyhow::Result<()>;
+    async fn forget(&self, board: BoardKey) -> anyhow::Result<()>;
 }

@@ -21,14 +21,14 @@ const LOOK_PART: u32 = 20;
 /// The nice value of capped processes: below everything else of the session's owner.
 const CAPPED_NICE: i32 = 19;
 
-pub struct Watch {
+pub struct CapWatch {
     cap: Cap,
     next: Instant,
 }
 
-impl Watch {
-    pub fn new(cap: Cap, now: Instant) -> Watch {
-        Watch { cap, next: now + LOOK_INTERVAL }
+impl CapWatch {
+    pub fn new(cap: Cap, now: Instant) -> CapWatch {
+        CapWatch { cap, next: now + LOOK_INTERVAL }
     }
 
     pub fn next(&self) -> Instant {

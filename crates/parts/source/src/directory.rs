@@ -16,7 +16,7 @@ use ignore::{DirEntry, WalkBuilder};
 use super::git;
 use super::ignored::{IGNORE_FILES, IgnoreDecision, Ignored};
 use super::pack::Packer;
-use super::repository::{Kind, Place};
+use super::repository::{VersionControl, VersionedDirectory};
 
 /// The directories that hold histories and are no source.
 const SKIPPED: &[&str] = &[".git", ".hg", ".bzr"];
@@ -39,7 +39,8 @@ pub fn write(root: &Path, packer: &mut Packer<'_>) -> anyhow::Result<()> {
 fn walk(root: &Path) -> ignore::Walk {
     let mut walk = WalkBuilder::new(root);
     walk.standard_filters(false).follow_links(false).sort_by_file_name(|a, b| a.cmp(b));
-    let in_git = Place::around(root).is_some_and(|place| place.kind == Kind::Git);
+    let in_git =
+        VersionedDirectory::around(root).is_some_and(|place| place.kind == VersionControl::Git);
     let rules = in_git.then(|| Rules::of(root)).flatten();
     match rules {
         Some(rules) => {

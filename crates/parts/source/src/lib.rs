@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use self::pack::Packer;
-use self::repository::{Kind, Place};
+use self::repository::{VersionControl, VersionedDirectory};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Vcs {
@@ -55,25 +55,26 @@ impl Source {
         }
         let kind = match vcs {
             Vcs::Auto => return Source::whatever(directory, revision),
-            Vcs::Git => Kind::Git,
-            Vcs::Hg => Kind::Hg,
-            Vcs::Bzr => Kind::Bzr,
+            Vcs::Git => VersionControl::Git,
+            Vcs::Hg => VersionControl::Hg,
+            Vcs::Bzr => VersionControl::Bzr,
             Vcs::Dir => return Source::as_it_is(directory, revision),
         };
         // A bare repository has no work tree.
-        let bare = || Place { kind, root: directory.to_path_buf(), prefix: PathBuf::new() };
-        let place = Place::around(directory).filter(|place| place.kind == kind);
+        let bare =
+            || VersionedDirectory { kind, root: directory.to_path_buf(), prefix: PathBuf::new() };
+        let place = VersionedDirectory::around(directory).filter(|place| place.kind == kind);
         let place = place.unwrap_or_else(bare);
         let found = place.clone().find(revision)?;
         found.ok_or_else(|| not_there(&place, revision))
     }
 
     fn whatever(directory: &Path, revision: Option<&str>) -> anyhow::Result<Source> {
-        if let Some(place) = Place::at(directory) {
+        if let Some(place) = VersionedDirectory::at(directory) {
             let found = place.clone().find(revision)?;
             return found.ok_or_else(|| not_there(&place, revision));
         }
-        let Some(place) = Place::around(directory) else {
+        let Some(place) = VersionedDirectory::around(directory) else {
             return Source::as_it_is(directory, revision);
         };
         let (root, prefix) = (place.root.display(), place.prefix.display());
@@ -122,7 +123,7 @@ impl Source {
     }
 }
 
-fn not_there(place: &Place, revision: Option<&str>) -> anyhow::Error {
+fn not_there(place: &VersionedDirectory, revision: Option<&str>) -> anyhow::Error {
     anyhow::anyhow!(
         "the revision '{}' of {} has no directory {}: choose one that has it, or push the files as \
          they are with --vcs dir",

@@ -9,7 +9,7 @@ mod witness;
 
 use std::time::Duration;
 
-use checker_core::{Checker, Effect, Event, Jury, Method, Outcome, Target, Witnessed};
+use checker_core::{Checker, Effect, Event, Jury, Method, ProbeOutcome, Target, Witnessed};
 use model::probe::{Health, Verdict};
 use model::{Claim, Generation, InstanceId, InstanceState, Machine, Timestamp};
 
@@ -299,11 +299,11 @@ impl World {
             let claim = self.nodes[host].replica.claim(&of.0, &of.1);
             match claim.and_then(ready) == Some(asked) {
                 true => self.seen(host, &of.0, asked),
-                false => Outcome::Unreached,
+                false => ProbeOutcome::Unreached,
             }
         });
         let mistaken = self.mistaken == Some(from);
-        let outcome = if mistaken { refused() } else { looked.unwrap_or(Outcome::Unreached) };
+        let outcome = if mistaken { refused() } else { looked.unwrap_or(ProbeOutcome::Unreached) };
         let wait = match host {
             Some(_) => self.random.between(witness::WAY_MS.0, witness::WAY_MS.1),
             None => witness::CALL_MAX_MS,
@@ -313,6 +313,6 @@ impl World {
     }
 }
 
-fn refused() -> Outcome {
-    Outcome::Absent { detail: "connection refused".into() }
+fn refused() -> ProbeOutcome {
+    ProbeOutcome::Absent { detail: "connection refused".into() }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cluster::frame;
-use cluster::frame::{Frame, Greeting, Versions, read_json, write_json};
+use cluster::frame::{Greeting, LinkFrame, Versions, read_json, write_json};
 use cluster::identity::{Authority, Membership, name_of};
 use cluster::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
@@ -142,7 +142,7 @@ impl Liar {
         self.runtime.block_on(async {
             let answer = async {
                 loop {
-                    if let Frame::Sync(payload) = frame::read(stream).await.expect("a frame") {
+                    if let LinkFrame::Sync(payload) = frame::read(stream).await.expect("a frame") {
                         let message = frame::decode(&payload).expect("a message").message;
                         if wanted(&message) {
                             return message.body;

@@ -13,7 +13,7 @@ use super::{Found, LogMessage};
 use crate::calls;
 use crate::calls::Ask;
 use cluster::peers::Peers;
-use logs::{Item, Wanted};
+use logs::{Item, LogSelection};
 use runtime::members::Members;
 
 /// The time limit of a call: to a node that is alive a stream is open long before, and nobody has
@@ -49,7 +49,7 @@ impl Seen {
 }
 
 impl Source {
-    pub async fn run(self: Arc<Self>, first: Wanted) {
+    pub async fn run(self: Arc<Self>, first: LogSelection) {
         let (mut seen, mut lost) = (Seen::default(), false);
         let mut wanted = first.clone();
         loop {
@@ -81,7 +81,7 @@ impl Source {
     /// come.
     async fn follow(
         &self,
-        wanted: &Wanted,
+        wanted: &LogSelection,
         seen: &mut Seen,
         lost: &mut bool,
     ) -> anyhow::Result<()> {

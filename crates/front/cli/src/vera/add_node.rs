@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::super::{Session, output};
 use api_types::{Invitation, NodeRow};
 use cluster::adding;
-use cluster::adding::Found;
+use cluster::adding::WaitingNode;
 
 /// The longest wait for the node to join, which takes a call back and a write of the roster; loaded
 /// machines take longer.
@@ -60,7 +60,7 @@ fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
     bail!("nothing was done: start the new node again, and look who answers at that address")
 }
 
-async fn give(found: Found, invitation: &str) -> anyhow::Result<String> {
+async fn give(found: WaitingNode, invitation: &str) -> anyhow::Result<String> {
     let node =
         found.invite(invitation).await.context("the new node did not take the invitation")?;
     Ok(node.to_string())

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::link::ShimLink;
 use super::{FoundProcess, Renewal, ShimDirectories, find};
 use crate::launcher::Held;
-use shim::message::{Ask, Tell};
-use shim::record::{self, Ended, Holding};
+use shim::message::{ShimCommand, Tell};
+use shim::record::{self, ExitRecord, Holding};
 use shim::spec::Purpose;
 
 /// The number of renewals within one lease: so many that even a slow machine keeps its leases.
@@ -37,7 +37,7 @@ pub struct PlainHeld {
     place: Arc<ShimDirectories>,
     holding: Holding,
     exit: watch::Receiver<Option<Exit>>,
-    requests: mpsc::Sender<(Ask, oneshot::Sender<()>)>,
+    requests: mpsc::Sender<(ShimCommand, oneshot::Sender<()>)>,
     task: Option<AbortHandle>,
 }
 
@@ -47,7 +47,11 @@ impl PlainHeld {
         PlainHeld::listening(place, Some(link), holding, exit_sender, exit)
     }
 
-    pub fn ended(place: Arc<ShimDirectories>, link: Option<ShimLink>, ended: Ended) -> PlainHeld {
+    pub fn ended(
+        place: Arc<ShimDirectories>,
+        link: Option<ShimLink>,
+        ended: ExitRecord,
+    ) -> PlainHeld {
         let (exit_sender, exit) = watch::channel(Some(ended.exit()));
         PlainHeld::listening(place, link, ended.holding, exit_sender, exit)
     }
@@ -77,7 +81,7 @@ impl PlainHeld {
     }
 
     /// Sends a request to the shim; returns false when the shim is gone.
-    async fn ask(&self, ask: Ask) -> anyhow::Result<bool> {
+    async fn ask(&self, ask: ShimCommand) -> anyhow::Result<bool> {
         let (done, answer) = oneshot::channel();
         if self.requests.send((ask, done)).await.is_err() {
             return Ok(false);
@@ -122,19 +126,19 @@ impl Held for PlainHeld {
     async fn stop(&self, grace: Duration) -> anyhow::Result<()> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         // A shim that is gone has nothing left to stop: its listener sees to what it left behind.
-        self.ask(Ask::Stop { grace_ms }).await?;
+        self.ask(ShimCommand::Stop { grace_ms }).await?;
         Ok(())
     }
 
     async fn signal(&self, signal: i32) -> anyhow::Result<()> {
-        self.ask(Ask::Signal { signal }).await?;
+        self.ask(ShimCommand::Signal { signal }).await?;
         Ok(())
     }
 
     async fn forget(&self) -> anyhow::Result<()> {
         let id = self.holding.purpose.id();
         anyhow::ensure!(self.exit.borrow().is_some(), "{id} is still running; stop it first");
-        self.ask(Ask::Forget).await?;
+        self.ask(ShimCommand::Forget).await?;
         let (run, process) = (self.place.run(&id), self.holding.process.clone());
         runtime::task::spawn_blocking(move || {
             // A later process of the same id may have taken the place.
@@ -153,7 +157,7 @@ struct ShimListener {
     place: Arc<ShimDirectories>,
     id: String,
     exit: watch::Sender<Option<Exit>>,
-    requests: mpsc::Receiver<(Ask, oneshot::Sender<()>)>,
+    requests: mpsc::Receiver<(ShimCommand, oneshot::Sender<()>)>,
 }
 
 impl ShimListener {

@@ -74,7 +74,7 @@ struct InUse {
     pinged: Timestamp,
 }
 
-pub struct Choice {
+pub struct KeeperChoice {
     node: NodeId,
     candidates: BTreeMap<NodeId, Candidate>,
     in_use: Option<InUse>,
@@ -82,9 +82,9 @@ pub struct Choice {
     next_call: Timestamp,
 }
 
-impl Choice {
-    pub fn new(node: NodeId) -> Choice {
-        Choice { node, candidates: BTreeMap::new(), in_use: None, next_call: Timestamp(0) }
+impl KeeperChoice {
+    pub fn new(node: NodeId) -> KeeperChoice {
+        KeeperChoice { node, candidates: BTreeMap::new(), in_use: None, next_call: Timestamp(0) }
     }
 
     pub fn in_use(&self) -> Option<&NodeId> {
@@ -152,7 +152,7 @@ impl Choice {
     }
 }
 
-impl Machine for Choice {
+impl Machine for KeeperChoice {
     type Event = Event;
     type Effect = Effect;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use model::application::Settings;
-use model::key::Board;
+use model::key::BoardKey;
 use model::port::PortRecipe;
 use model::release::{ProcessRecipe, StaticMount};
 use model::request::RequestLimits;
@@ -88,12 +88,12 @@ impl Records for MemoryRecords {
         Ok(found.map(|(key, record)| (key.clone(), record.clone())).collect())
     }
 
-    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()> {
+    async fn note(&self, board: BoardKey, text: &'static str) -> anyhow::Result<()> {
         self.change(&TypedKey::Board(board).key(), Some(Bytes::from_static(text.as_bytes())));
         Ok(())
     }
 
-    async fn forget(&self, board: Board) -> anyhow::Result<()> {
+    async fn forget(&self, board: BoardKey) -> anyhow::Result<()> {
         self.change(&TypedKey::Board(board).key(), None);
         Ok(())
     }
@@ -323,7 +323,7 @@ impl World {
 
     /// Returns whether the router says that nothing is in flight there.
     pub fn is_drained(&self, slot: u32, generation: u64) -> bool {
-        self.records.has(&TypedKey::Board(Board::Drained(instance(slot), generation)))
+        self.records.has(&TypedKey::Board(BoardKey::Drained(instance(slot), generation)))
     }
 
     pub async fn connect(&self) -> Client {

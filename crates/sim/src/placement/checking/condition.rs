@@ -1,7 +1,7 @@
 //! The condition of processes that have not ended, and what must be true of what is believed of
 //! them.
 
-use checker_core::Outcome;
+use checker_core::ProbeOutcome;
 use model::probe::{Health, Verdict};
 use model::{Generation, InstanceId};
 
@@ -47,12 +47,12 @@ impl World {
         self.tell(|| format!("{} at {at} is now {to:?}", id.instance));
     }
 
-    pub(super) fn seen(&self, at: usize, instance: &InstanceId, of: Generation) -> Outcome {
+    pub(super) fn seen(&self, at: usize, instance: &InstanceId, of: Generation) -> ProbeOutcome {
         let id = IncarnationId { instance: instance.clone(), generation: of };
         let process = self.nodes[at].processes.get(&id);
         match process.filter(|process| process.exit.is_none()).map(|process| process.condition) {
-            Some(Condition::Well) => Outcome::Well,
-            Some(Condition::Stuck) => Outcome::Unwell { detail: "no answer in time".into() },
+            Some(Condition::Well) => ProbeOutcome::Well,
+            Some(Condition::Stuck) => ProbeOutcome::Unwell { detail: "no answer in time".into() },
             Some(Condition::Refuses) | None => refused(),
         }
     }

@@ -14,13 +14,14 @@ fn id(name: &str) -> NodeId {
 
 /// The machine and its clock.
 struct Driven {
-    machine: Choice,
+    machine: KeeperChoice,
     now: Timestamp,
 }
 
 impl Driven {
     fn new(known: &[&str]) -> Driven {
-        let mut driven = Driven { machine: Choice::new(id("guest")), now: Timestamp(1_000_000) };
+        let mut driven =
+            Driven { machine: KeeperChoice::new(id("guest")), now: Timestamp(1_000_000) };
         assert_eq!(driven.machine.deadline(), None, "nobody is known");
         let called = driven.tell(Event::Known(known.iter().map(|name| id(name)).collect()));
         assert_eq!(called.len(), 1.min(known.len()), "one is called first: {called:?}");
@@ -128,7 +129,7 @@ fn guests_spread() {
     let keepers: Vec<NodeId> = ["a", "b", "c"].map(id).into();
     let mut firsts: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in 0..300 {
-        let mut machine = Choice::new(id(&format!("g{n}")));
+        let mut machine = KeeperChoice::new(id(&format!("g{n}")));
         let mut effects = Vec::new();
         machine.handle(Timestamp(1_000), Event::Known(keepers.clone()), &mut effects);
         let [Effect::Call(node)] = &effects[..] else { panic!("{effects:?}") };
