@@ -103,7 +103,7 @@ pub struct HttpsOptions {
 }
 
 /// The reason why a node's run is over.
-pub enum Ended {
+pub enum RunEnd {
     Stopped,
     /// Another process goes on with the node.
     HandedOver(Box<Handover>),
@@ -120,7 +120,7 @@ pub async fn run(
     config: NodeConfig,
     started: &Started,
     origin: ProcessOrigin,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<RunEnd> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
     directory::socket_directory(&layout)?;
@@ -220,7 +220,7 @@ impl Node {
         testament: Option<Testament>,
         mut parts: JoinSet<()>,
         face: Option<ServerHandle>,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<RunEnd> {
         std::fs::remove_file(self.config.layout.api_socket()).ok();
         let router = control.router.clone();
         match (&testament, router.clone()) {
@@ -237,8 +237,8 @@ impl Node {
         parts.shutdown().await;
         drop(face);
         self.store.close().await?;
-        let Some(testament) = testament else { return Ok(Ended::Stopped) };
-        Ok(Ended::HandedOver(Box::new(Handover {
+        let Some(testament) = testament else { return Ok(RunEnd::Stopped) };
+        Ok(RunEnd::HandedOver(Box::new(Handover {
             testament,
             listeners: self.config.listeners.hand_over(),
             public: router.as_ref().and_then(|router| router.public()),

@@ -17,7 +17,7 @@ use runtime::probe::{self, ProbeError};
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum HealthCheck {
     /// Passes if it accepts connections.
     Tcp,
     /// Passes if a GET of this path answers 200 to 399, asked by this name or else by the address.
@@ -25,7 +25,7 @@ pub enum Check {
 }
 
 /// Runs for as long as the proxy does.
-pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
+pub async fn run(back_ends: Arc<BackEnds>, check: HealthCheck, interval: Duration) {
     let mut tallies: BTreeMap<u64, BadProbes> = BTreeMap::new();
     let mut turn = tokio::time::interval(interval);
     turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -52,10 +52,10 @@ pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
     }
 }
 
-async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> ProbeOutcome {
+async fn ask(address: SocketAddr, check: &HealthCheck, timeout: Duration) -> ProbeOutcome {
     let asked = match check {
-        Check::Tcp => probe::tcp(address, timeout).await.map(|()| None),
-        Check::Http { path, host } => {
+        HealthCheck::Tcp => probe::tcp(address, timeout).await.map(|()| None),
+        HealthCheck::Http { path, host } => {
             let host = host.clone().unwrap_or_else(|| address.to_string());
             probe::http_get(address, &host, path, &BTreeMap::new(), timeout).await.map(Some)
         }

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::back_ends::{BackEnds, Service};
-use super::records::{Entry, Recorder, Status};
-use super::{Phase, until_phase_changes};
+use super::records::{RecordEntry, Recorder, Status};
+use super::{ProxyPhase, until_phase_changes};
 use router::announced;
 use router::announced::Unannounced;
 use router::choice::Wants;
@@ -40,7 +40,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 const END_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
-pub struct Settings {
+pub struct TcpSettings {
     pub announced_by: Option<Senders>,
     pub send_proxy: Option<HeaderVersion>,
     pub idle: Duration,
@@ -51,7 +51,7 @@ struct Thread {
     back_ends: Arc<BackEnds>,
     /// The sorts of the services, in their order; empty where all clients are for one.
     sorts: Vec<Sort>,
-    settings: Settings,
+    settings: TcpSettings,
     means: Means,
     recorder: Recorder,
     connections: Cell<usize>,
@@ -60,10 +60,10 @@ struct Thread {
 /// Runs until it is told to end, and its connections have ended or their time is up.
 pub fn run(
     back_ends: Arc<BackEnds>,
-    settings: Settings,
+    settings: TcpSettings,
     recorder: Recorder,
     listener: TcpListener,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<ProxyPhase>,
 ) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let sorts = back_ends.services.iter().filter_map(|service| service.sort.clone()).collect();
@@ -81,7 +81,7 @@ pub fn run(
 async fn accept(
     thread: Rc<Thread>,
     listener: TcpListener,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: watch::Receiver<ProxyPhase>,
 ) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let accepting = async {
@@ -161,7 +161,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     if matches!(status, Status::NO_BACK_END | Status::BAD_HEADER) {
         streams::cut(&client.stream);
     }
-    thread.recorder.record(Entry {
+    thread.recorder.record(RecordEntry {
         started: started.into_std(),
         total: started.elapsed(),
         queue,

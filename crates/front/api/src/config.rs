@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};
 use model::TypedKey;
 
-use super::builds::{self, Anew};
+use super::builds::{self, RebuildWhen};
 use super::problem::Problem;
 use super::records::{self, Config};
 use super::releases::{self, Draft};
@@ -60,7 +60,7 @@ pub async fn change(
     let note = changed.join(", ");
     let author = super::machine::user_name(peer.uid);
     let (source, recipe) = (current.source, &current.recipe);
-    let build = builds::choose(&api, &app, source, recipe, &config, Anew::Never).await?;
+    let build = builds::choose(&api, &app, source, recipe, &config, RebuildWhen::Never).await?;
     let draft = Draft::from_release(&current, build.id, config, note, author);
     let release = releases::make(&api, &mut app, draft).await?;
     let mut released = releases::released(&api, &app, &release);

@@ -155,7 +155,7 @@ impl Listing {
         let Some(peers) = self.api.peers.clone() else { return };
         if self.sources.insert(node.clone()) {
             let (application, found) = (self.application.clone(), self.found.clone());
-            let source = far::Source { peers, node, application, found };
+            let source = far::FarLogs { peers, node, application, found };
             runtime::task::spawn(Arc::new(source).run(wanted));
         }
     }

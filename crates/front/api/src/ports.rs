@@ -14,9 +14,9 @@ use model::{
 };
 use serde::Deserialize;
 
-use super::domains::Standing;
+use super::domains::DomainStanding;
 use super::problem::Problem;
-use super::records::Application;
+use super::records::ApplicationRecords;
 use super::{Api, Shared, parse, records};
 use api_types::{ApplicationRow, PortRow, ServiceRow};
 
@@ -56,7 +56,7 @@ pub async fn allot(
 /// Checks that `app` can have the ports that a release asks for besides HTTP.
 pub async fn check_services(
     api: &Api,
-    app: &Application,
+    app: &ApplicationRecords,
     ports: &[PortRecipe],
 ) -> Result<(), Problem> {
     if ports.is_empty() {
@@ -132,16 +132,16 @@ struct Taken {
 async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, Taken>, Problem> {
     let (store, mut taken) = (&*api.store, BTreeMap::<PortId, Taken>::new());
     let rollout: Option<Rollout> = records::read(store, TypedKey::Rollout(asking.clone())).await?;
-    let serves = Standing::of(rollout.as_ref()) == Standing::Serves;
+    let serves = DomainStanding::of(rollout.as_ref()) == DomainStanding::Serves;
     for name in records::names(store).await? {
         let spec: Option<ApplicationSpec> =
             records::read(store, TypedKey::Spec(name.clone())).await?;
         let Some(spec) = spec else { continue };
         let rollout: Option<Rollout> =
             records::read(store, TypedKey::Rollout(name.clone())).await?;
-        let standing = Standing::of(rollout.as_ref());
+        let standing = DomainStanding::of(rollout.as_ref());
         // An application that never served keeps no port from one that serves.
-        let weak = matches!(standing, Standing::Failed | Standing::Unreleased);
+        let weak = matches!(standing, DomainStanding::Failed | DomainStanding::Unreleased);
         let holds = name == *asking || !(serves && weak);
         for port in of_one(api, &name, &spec).await? {
             let known = taken.get(&port);
@@ -172,7 +172,7 @@ pub async fn of_one(
 
 /// Returns whether this application has lost the port that it was given: while it did not serve,
 /// another one came to serve there.
-pub async fn has_lost_port(api: &Api, app: &Application) -> Result<bool, Problem> {
+pub async fn has_lost_port(api: &Api, app: &ApplicationRecords) -> Result<bool, Problem> {
     let Some(port) = app.spec.port.map(PortId::tcp) else { return Ok(false) };
     if app.serving().is_some() {
         return Ok(false);
@@ -181,7 +181,9 @@ pub async fn has_lost_port(api: &Api, app: &Application) -> Result<bool, Problem
         let rollout: Option<Rollout> =
             records::read(&*api.store, TypedKey::Rollout(name.clone())).await?;
         let spec = records::read(&*api.store, TypedKey::Spec(name.clone())).await?;
-        let Some(spec) = spec.filter(|_| Standing::of(rollout.as_ref()) == Standing::Serves) else {
+        let Some(spec) =
+            spec.filter(|_| DomainStanding::of(rollout.as_ref()) == DomainStanding::Serves)
+        else {
             continue;
         };
         if of_one(api, &name, &spec).await?.contains(&port) {

@@ -12,7 +12,7 @@ use model::{BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, Ty
 use recipe_core::manifest;
 
 use super::problem::Problem;
-use super::records::{self, Application, Config};
+use super::records::{self, ApplicationRecords, Config};
 use super::{Api, Shared, domains, nodes, ports};
 use api_types::{ReleaseRow, Released};
 
@@ -56,7 +56,11 @@ impl Draft {
 
 /// Makes a release. The caller holds `Api::changes`. The rollout is written last: until then nobody
 /// acts.
-pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<Release, Problem> {
+pub async fn make(
+    api: &Api,
+    app: &mut ApplicationRecords,
+    mut draft: Draft,
+) -> Result<Release, Problem> {
     manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
     let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
     let coordinator = nodes::coordinator(api).await?;
@@ -92,14 +96,14 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
     Ok(release)
 }
 
-async fn next_number(api: &Api, app: &Application) -> Result<u64, Problem> {
+async fn next_number(api: &Api, app: &ApplicationRecords) -> Result<u64, Problem> {
     let known = app.releases.iter().map(|release| release.id.number).max().unwrap_or(0);
     let next = agent::taking_back::next_number(&*api.store, &app.name, known).await;
     next.map_err(|error| Problem::internal(format!("{error:#}")))
 }
 
 /// Removes the oldest releases beyond the limit, but never one that serves or is being rolled out.
-async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
+async fn prune(api: &Api, app: &mut ApplicationRecords) -> Result<(), Problem> {
     let excess = app.releases.len().saturating_sub(RELEASES_KEPT);
     let rollout = app.rollout.as_ref();
     let in_use: BTreeSet<ReleaseId> = rollout
@@ -133,7 +137,7 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     Ok(())
 }
 
-pub fn released(api: &Api, app: &Application, release: &Release) -> Released {
+pub fn released(api: &Api, app: &ApplicationRecords, release: &Release) -> Released {
     Released {
         application: app.name.to_string(),
         release: app.label(&release.id),
@@ -180,7 +184,7 @@ pub async fn list(
 }
 
 /// Finds a release by `v3`, `3` or `v3.NODE`.
-pub fn resolve<'a>(app: &'a Application, text: &str) -> Result<&'a Release, Problem> {
+pub fn resolve<'a>(app: &'a ApplicationRecords, text: &str) -> Result<&'a Release, Problem> {
     let wanted = text.strip_prefix('v').unwrap_or(text);
     let found: Vec<&Release> = app
         .releases

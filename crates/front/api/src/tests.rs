@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{ApiContext, NodeControl, records};
 use api_types::{ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released};
-use client::{Client, ClientError, Lines};
+use client::{AnswerLines, Client, ClientError};
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use store::SharedStore;
@@ -134,7 +134,7 @@ impl Fixture {
         released
     }
 
-    async fn progress(&self, released: &Released) -> Lines {
+    async fn progress(&self, released: &Released) -> AnswerLines {
         let (app, id) = (&released.application, &released.id);
         self.client.lines(&format!("/v1/apps/{app}/releases/{id}/progress")).await.unwrap()
     }

@@ -12,7 +12,7 @@ use model::value::ContentHash;
 use model::{NodeId, Prefix, TypedKey};
 use serde::Deserialize;
 
-use super::nodes::Cluster;
+use super::nodes::ClusterView;
 use super::problem::Problem;
 use super::upload::{blocking, receive};
 use super::{Api, Shared, records};
@@ -119,7 +119,7 @@ fn examine(upload: &ValueWriter, directory: &std::path::Path) -> Result<String, 
 }
 
 async fn nodes(api: &Api, only: Option<&str>) -> Result<Vec<NodeId>, Problem> {
-    let cluster = Cluster::read(api).await?;
+    let cluster = ClusterView::read(api).await?;
     if let Some(who) = only {
         return Ok(vec![cluster.find(who)?]);
     }
@@ -174,7 +174,7 @@ pub async fn cancel(State(api): State<Shared>) -> Result<Json<UpgradeShown>, Pro
 
 async fn shown(api: &Api) -> Result<UpgradeShown, Problem> {
     let picture = picture(api).await?;
-    let cluster = Cluster::read(api).await?;
+    let cluster = ClusterView::read(api).await?;
     let called = |node: &NodeId| cluster.called(node);
     let standing = picture.standing(api.now());
     let (state, says) = match &standing {

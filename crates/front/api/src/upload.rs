@@ -18,9 +18,9 @@ use router_core::balance;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::builds::{self, Anew};
+use super::builds::{self, RebuildWhen};
 use super::problem::{Problem, storage};
-use super::records::{self, Application, Config};
+use super::records::{self, ApplicationRecords, Config};
 use super::releases::{self, Draft};
 use super::{Api, Peer, Shared, archive, domains, ports};
 use api_types::Released;
@@ -185,7 +185,7 @@ async fn release(
     let _changing = api.changes.lock().await;
     let found = records::find(&*api.store, &name).await?;
     let created = found.is_none();
-    let mut app = found.unwrap_or_else(|| Application::new(name.clone(), api.now()));
+    let mut app = found.unwrap_or_else(|| ApplicationRecords::new(name.clone(), api.now()));
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
@@ -200,7 +200,7 @@ async fn release(
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
     let note = query.note.unwrap_or_else(|| "push".into());
-    let anew = if query.rebuild { Anew::Always } else { Anew::AfterFailure };
+    let anew = if query.rebuild { RebuildWhen::Always } else { RebuildWhen::AfterFailure };
     let build = builds::choose(api, &app, hash, &plan.recipe, &config, anew).await?;
     let draft = Draft {
         source: hash,
@@ -219,7 +219,7 @@ async fn release(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
-fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
+fn is_serving(app: &ApplicationRecords, plan: &Plan, file: &ValueFile) -> bool {
     let done = app
         .rollout
         .as_ref()
@@ -238,7 +238,7 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
 /// Takes what the project's own files say of the application itself; commands win.
 async fn merge(
     api: &Api,
-    app: &mut Application,
+    app: &mut ApplicationRecords,
     manifest: &Manifest,
 ) -> Result<Vec<String>, Problem> {
     let notes = domains::merge(api, app, &manifest.domains).await?;

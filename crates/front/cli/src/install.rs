@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::up::Up;
 use super::{Json, Session, output};
 use crate::installation;
-use crate::installation::{Start, crontab, unit};
+use crate::installation::{StartCommand, crontab, unit};
 use node::started::Started;
 use os::binaries::{self, BinaryRole};
 use os::directory;
@@ -138,7 +138,7 @@ impl Install {
         )
     }
 
-    fn start(&self, session: &Session, how: How) -> anyhow::Result<Start> {
+    fn start(&self, session: &Session, how: How) -> anyhow::Result<StartCommand> {
         let layout = &session.layout;
         let path = std::env::var("PATH").unwrap_or_default();
         let started = match self.options.is_empty() {
@@ -156,7 +156,7 @@ impl Install {
         arguments.extend((how == How::Crontab).then(|| "--detach".to_owned()));
         arguments.extend(["--data-dir".to_owned(), data.clone()]);
         arguments.extend(started.arguments);
-        Ok(Start {
+        Ok(StartCommand {
             search_path: started.search_path,
             program: text(&layout.bin().join(BinaryRole::Current.name()))?,
             arguments,
@@ -259,7 +259,7 @@ fn remove_links(directory: &Path, binary: &Path) -> anyhow::Result<Vec<PathBuf>>
     Ok(removed)
 }
 
-fn tell(shown: &Shown, start: &Start, user: &str) {
+fn tell(shown: &Shown, start: &StartCommand, user: &str) {
     match &shown.path {
         Some(path) => {
             let name = unit::name(&start.mark);

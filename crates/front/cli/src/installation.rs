@@ -14,7 +14,7 @@ use os::layout::DataDirectory;
 
 /// The command that is to be started, all of it spelled out: `PATH`, program, arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Start {
+pub struct StartCommand {
     pub search_path: String,
     pub program: String,
     pub arguments: Vec<String>,

@@ -22,8 +22,8 @@ use self::options::{seconds, to_address};
 use super::Session;
 use os::directory;
 use os::shared_port::allow_descriptors_up_to;
-use proxy::back_ends::Wanted;
-use proxy::health::Check;
+use proxy::back_ends::BackEndConfig;
+use proxy::health::HealthCheck;
 use proxy::{Config, Mode};
 use router::tls::CertificateFiles;
 
@@ -235,7 +235,7 @@ impl Serve {
         })
     }
 
-    fn check(&self, mode: Mode) -> anyhow::Result<Option<Check>> {
+    fn check(&self, mode: Mode) -> anyhow::Result<Option<HealthCheck>> {
         let check = match self.health.as_deref() {
             None => None,
             Some("tcp") => {
@@ -243,12 +243,12 @@ impl Serve {
                     self.health_host.is_none(),
                     "--health-host: a connection alone names nobody; use it with --health PATH"
                 );
-                Some(Check::Tcp)
+                Some(HealthCheck::Tcp)
             }
             Some(path) if path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) => {
                 let host = self.health_host.as_deref().map(host_header).transpose();
                 let host = host.map_err(|why| anyhow::anyhow!("--health-host: {why}"))?;
-                Some(Check::Http { path: path.into(), host })
+                Some(HealthCheck::Http { path: path.into(), host })
             }
             Some(other) => anyhow::bail!(
                 "--health: '{other}' is neither tcp nor a path; write for example --health /up"
@@ -261,8 +261,8 @@ impl Serve {
         Ok(check)
     }
 
-    fn services(&self) -> anyhow::Result<(Vec<Option<Sort>>, Vec<Wanted>)> {
-        let (mut sorts, mut back_ends) = (Vec::new(), Vec::<Wanted>::new());
+    fn services(&self) -> anyhow::Result<(Vec<Option<Sort>>, Vec<BackEndConfig>)> {
+        let (mut sorts, mut back_ends) = (Vec::new(), Vec::<BackEndConfig>::new());
         for text in &self.to {
             let (name, addresses) = match text.split_once('=') {
                 Some((name, addresses)) => (Some(name), addresses),
@@ -281,7 +281,7 @@ impl Serve {
                 );
                 let address = to_address(one, "--to", false)?;
                 let sort = name.map(str::to_owned);
-                let wanted = Wanted { address, sort, weight: 1, draining: false };
+                let wanted = BackEndConfig { address, sort, weight: 1, draining: false };
                 anyhow::ensure!(!back_ends.contains(&wanted), "--to: {address} is named twice");
                 back_ends.push(wanted);
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use self::plan::Plan;
+use self::plan::RoutingPlan;
 use super::{Session, output};
 use api_types::{NodeRow, RouteRow};
 
@@ -122,7 +122,7 @@ impl Export {
     async fn text(&self, session: &Session) -> anyhow::Result<String> {
         let routes: Vec<RouteRow> = session.client.get("/v1/routes").await?;
         let nodes: Vec<NodeRow> = session.client.get("/v1/nodes").await?;
-        let plan = Plan::make(&routes, &nodes);
+        let plan = RoutingPlan::make(&routes, &nodes);
         Ok(match self.format {
             Format::Nginx => nginx::write(&plan, self.listen),
             Format::Haproxy => haproxy::write(&plan, self.listen),

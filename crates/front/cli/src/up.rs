@@ -25,7 +25,7 @@ use cluster::frame::Versions;
 use cluster::options::PeerOptions;
 use node::backend::Backend;
 use node::started::Started;
-use node::{Ended, NodeConfig, roles};
+use node::{NodeConfig, RunEnd, roles};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::task;
@@ -114,7 +114,7 @@ pub struct Up {
 }
 
 /// The process that runs the node now.
-struct Next {
+struct RunningNode {
     pid: u32,
     program: PathBuf,
 }
@@ -182,7 +182,7 @@ impl Up {
     }
 
     /// Runs the node until it ends, here or in the process that has taken over.
-    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<Next>> {
+    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<RunningNode>> {
         let layout = &session.layout;
         let mut config = self.config(layout)?;
         let started = Started::new(self.arguments()?, config.search_path.clone());
@@ -197,7 +197,7 @@ impl Up {
             let node = node::run(config.clone(), &started, origin);
             let node = std::pin::pin!(node);
             let ended = run_and_push(node, session, directory, says).await?;
-            let Ended::HandedOver(left) = ended else { return Ok(None) };
+            let RunEnd::HandedOver(left) = ended else { return Ok(None) };
             let client = Arc::new(Client::new(layout));
             let ask = move || {
                 let client = client.clone();
@@ -208,7 +208,7 @@ impl Up {
                 TrialOutcome::Kept(pid) => {
                     let program = left.testament.path.clone();
                     left.leave(pid).await?;
-                    return Ok(Some(Next { pid, program }));
+                    return Ok(Some(RunningNode { pid, program }));
                 }
                 TrialOutcome::Stopped => return Ok(None),
                 TrialOutcome::Returned(why) => {
@@ -326,11 +326,11 @@ impl Up {
 }
 
 async fn run_and_push(
-    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<Ended>>>,
+    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<RunEnd>>>,
     session: &Session,
     directory: Option<&Path>,
     says: bool,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<RunEnd> {
     if !says {
         return node.await;
     }

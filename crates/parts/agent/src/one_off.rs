@@ -18,7 +18,7 @@ use self::ends::Ends;
 use self::relay::{SessionClient, SessionOutcome, relay};
 use super::AgentContext;
 use super::launcher::Held;
-use api_types::session::{Frame, Start};
+use api_types::session::{SessionFrame, SessionStart};
 use runtime::members::BoxedStream;
 use shim::spec::LaunchSpec;
 
@@ -158,7 +158,7 @@ pub async fn serve(context: Arc<AgentContext>, order: Order, stream: BoxedStream
     if let Err(error) = run(&context, &order, &mut client).await {
         let why = format!("{error:#}");
         tracing::info!(application = %order.application, why, "run.failed");
-        client.tell(&Frame::Failed(why)).await.ok();
+        client.tell(&SessionFrame::Failed(why)).await.ok();
         client.close().await;
     }
 }
@@ -169,7 +169,7 @@ async fn run(
     client: &mut SessionClient,
 ) -> anyhow::Result<()> {
     let first = timeout(START_TIME_MAX, client.next()).await.context("it said nothing")??;
-    let Frame::Start(start) = first else { bail!("it did not say what to run") };
+    let SessionFrame::Start(start) = first else { bail!("it did not say what to run") };
     ensure!(!context.is_shutting_down(), "the node is being stopped");
     let place = context.one_offs.begin(order, context.clock.now())?;
     let shown = shown(&start.command);
@@ -177,7 +177,7 @@ async fn run(
     let Order { application, release, by } = order;
     if !context.preparer.is_built(application, release) {
         let said = format!("Preparing {} on node {}", release.id.short(), context.node);
-        client.tell(&Frame::Note(said)).await?;
+        client.tell(&SessionFrame::Note(said)).await?;
     }
     let built = context.preparer.build(application, release).await;
     built.map_err(|failure| anyhow::anyhow!("{}\n{}", failure.why, failure.last_words))?;
@@ -224,7 +224,7 @@ async fn spec(
     context: &AgentContext,
     order: &Order,
     name: &str,
-    start: &Start,
+    start: &SessionStart,
 ) -> anyhow::Result<LaunchSpec> {
     let Order { application, release, .. } = order;
     ensure!(start.command.iter().any(|word| !word.is_empty()), "the command is empty");

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{Found, LogMessage};
 use crate::calls;
-use crate::calls::Ask;
+use crate::calls::CallKind;
 use cluster::peers::Peers;
 use logs::{Item, LogSelection};
 use runtime::members::Members;
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Lines asked of a node that is back, for what it printed while it could not be reached.
 const LINES_AGAIN_MAX: usize = 10_000;
 
-pub struct Source {
+pub struct FarLogs {
     pub peers: Arc<Peers>,
     pub node: NodeId,
     pub application: ApplicationName,
@@ -48,7 +48,7 @@ impl Seen {
     }
 }
 
-impl Source {
+impl FarLogs {
     pub async fn run(self: Arc<Self>, first: LogSelection) {
         let (mut seen, mut lost) = (Seen::default(), false);
         let mut wanted = first.clone();
@@ -89,7 +89,7 @@ impl Source {
         anyhow::ensure!(alive.borrow().contains(&self.node), "it is down");
         let (after, follow) = (wanted.after.clone(), wanted.follow);
         let mut again = if after.is_some() { seen.count } else { 0 };
-        let ask = Ask::Logs { application: self.application.clone(), wanted: wanted.clone() };
+        let ask = CallKind::Logs { application: self.application.clone(), wanted: wanted.clone() };
         let calling = timeout(CALL_TIME_MAX, calls::call(&*self.peers, &self.node, ask));
         let mut stream = calling.await.context("no answer")??;
         let was_lost = std::mem::take(lost);

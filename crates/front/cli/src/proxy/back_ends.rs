@@ -8,9 +8,9 @@ use router_core::weights::WEIGHT_MAX;
 
 use super::super::{Json, Session, output};
 use super::options::to_address;
-use proxy::back_ends::{Named, Row, Wanted};
+use proxy::back_ends::{BackEndConfig, BackEndName, BackEndRow};
 use proxy::control;
-use proxy::control::Ask;
+use proxy::control::ControlRequest;
 
 #[derive(Debug, Args)]
 pub struct BackEndsArgs {
@@ -84,9 +84,9 @@ fn weight() -> clap::builder::RangedU64ValueParser<u32> {
 }
 
 impl Target {
-    fn named(&self) -> anyhow::Result<Named> {
+    fn named(&self) -> anyhow::Result<BackEndName> {
         let address = to_address(&self.address, "the back end", false)?;
-        Ok(Named { address, sort: self.sort.clone() })
+        Ok(BackEndName { address, sort: self.sort.clone() })
     }
 }
 
@@ -106,29 +106,33 @@ impl BackEndsArgs {
     }
 
     /// Returns what is asked, what to say when it is done, and whether JSON is wanted.
-    fn ask(&self) -> anyhow::Result<(Ask, Option<String>, bool)> {
+    fn ask(&self) -> anyhow::Result<(ControlRequest, Option<String>, bool)> {
         Ok(match &self.action {
-            None => (Ask::List, None, false),
-            Some(Action::List { json }) => (Ask::List, None, json.json),
+            None => (ControlRequest::List, None, false),
+            Some(Action::List { json }) => (ControlRequest::List, None, json.json),
             Some(Action::Add { target, weight }) => {
-                let Named { address, sort } = target.named()?;
-                let wanted = Wanted { address, sort, weight: *weight, draining: false };
-                (Ask::Add(wanted), Some(format!("{address} is a back end now")), target.json.json)
+                let BackEndName { address, sort } = target.named()?;
+                let wanted = BackEndConfig { address, sort, weight: *weight, draining: false };
+                (
+                    ControlRequest::Add(wanted),
+                    Some(format!("{address} is a back end now")),
+                    target.json.json,
+                )
             }
             Some(Action::Remove { target }) => {
                 let named = target.named()?;
                 let done = format!("{} gets nothing more and goes when it is idle", named.address);
-                (Ask::Remove(named), Some(done), target.json.json)
+                (ControlRequest::Remove(named), Some(done), target.json.json)
             }
             Some(Action::Drain { target }) => {
                 let named = target.named()?;
                 let done = format!("{} gets nothing more", named.address);
-                (Ask::Drain(named), Some(done), target.json.json)
+                (ControlRequest::Drain(named), Some(done), target.json.json)
             }
             Some(Action::Weight { target, weight }) => {
                 let named = target.named()?;
                 let done = format!("{} has the weight {weight}", named.address);
-                (Ask::Weight { named, weight: *weight }, Some(done), target.json.json)
+                (ControlRequest::Weight { named, weight: *weight }, Some(done), target.json.json)
             }
         })
     }
@@ -172,7 +176,7 @@ impl Which {
     }
 }
 
-fn show(rows: &[Row]) -> anyhow::Result<()> {
+fn show(rows: &[BackEndRow]) -> anyhow::Result<()> {
     if rows.is_empty() {
         output::say("There is no back end: requests wait for one.");
         return Ok(());

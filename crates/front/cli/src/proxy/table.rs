@@ -6,12 +6,12 @@ use std::path::Path;
 use router_core::tally::RunSummary;
 
 use super::super::output;
-use proxy::Told;
+use proxy::Announcer;
 use proxy::records::Figures;
 
 pub struct TableOutput;
 
-impl Told for TableOutput {
+impl Announcer for TableOutput {
     fn listening(&self, at: SocketAddr, control: &Path) {
         // Errors are ignored, as nobody need read it.
         output::print(&format!("Listening on {at}. Control socket: {}", control.display())).ok();

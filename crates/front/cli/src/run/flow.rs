@@ -15,7 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::output;
 use super::terminal;
-use api_types::session::{DATA_BYTES_MAX, Decoder, Frame, INPUT_WINDOW_BYTES, Start};
+use api_types::session::{
+    DATA_BYTES_MAX, INPUT_WINDOW_BYTES, SessionDecoder, SessionFrame, SessionStart,
+};
 use runtime::members::BoxedStream;
 
 /// Pieces that wait between the threads and the stream.
@@ -45,7 +47,7 @@ enum End {
 }
 
 /// Runs the flow; returns the exit code of the command, or of this process in its stead.
-pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
+pub async fn run(stream: BoxedStream, start: SessionStart) -> anyhow::Result<u8> {
     let is_terminal = start.terminal.is_some();
     let (printer, pieces) = mpsc::channel(PIECES_WAITING_MAX);
     let printed = print(pieces);
@@ -60,7 +62,7 @@ pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
         terminations: 0,
         code: None,
     };
-    Frame::Start(start).write(&mut flow.out);
+    SessionFrame::Start(start).write(&mut flow.out);
     let end = flow.go(stream).await?;
     flow.printer = None;
     match end {
@@ -150,7 +152,7 @@ struct Flow {
 impl Flow {
     async fn go(&mut self, stream: BoxedStream) -> anyhow::Result<End> {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let (mut decoder, mut signals) = (Decoder::default(), Signals::new()?);
+        let (mut decoder, mut signals) = (SessionDecoder::default(), Signals::new()?);
         loop {
             if self.waiting.is_empty()
                 && let Some(code) = self.code
@@ -196,14 +198,14 @@ impl Flow {
         }
     }
 
-    fn heard(&mut self, frame: Frame) -> anyhow::Result<()> {
+    fn heard(&mut self, frame: SessionFrame) -> anyhow::Result<()> {
         match frame {
-            Frame::Output(bytes) => self.waiting.push_back((Target::Output, bytes)),
-            Frame::Error(bytes) => self.waiting.push_back((Target::Error, bytes)),
-            Frame::Taken(count) => self.credit += count as usize,
-            Frame::Exit(ended) => self.code = Some(ended.code),
-            Frame::Failed(why) => bail!(why),
-            Frame::Note(said) => {
+            SessionFrame::Output(bytes) => self.waiting.push_back((Target::Output, bytes)),
+            SessionFrame::Error(bytes) => self.waiting.push_back((Target::Error, bytes)),
+            SessionFrame::Taken(count) => self.credit += count as usize,
+            SessionFrame::Exit(ended) => self.code = Some(ended.code),
+            SessionFrame::Failed(why) => bail!(why),
+            SessionFrame::Note(said) => {
                 let end = if self.is_terminal { "\r\n" } else { "\n" };
                 let line = format!("{}{end}", output::plain(&said).replace('\n', end));
                 self.waiting.push_back((Target::Error, line.into()));
@@ -219,11 +221,11 @@ impl Flow {
             if self.is_terminal {
                 return Some(End::HangUp(Signal::HUP));
             }
-            Frame::InputEnd.write(&mut self.out);
+            SessionFrame::InputEnd.write(&mut self.out);
             return None;
         }
         self.credit = self.credit.saturating_sub(piece.len());
-        Frame::Input(piece).write(&mut self.out);
+        SessionFrame::Input(piece).write(&mut self.out);
         None
     }
 
@@ -232,12 +234,12 @@ impl Flow {
     fn signalled(&mut self, signal: Signal) -> Option<End> {
         if signal == Signal::WINCH {
             if self.is_terminal {
-                Frame::Resize(terminal::size()).write(&mut self.out);
+                SessionFrame::Resize(terminal::size()).write(&mut self.out);
             }
             return None;
         }
         let number = u8::try_from(signal.as_raw()).unwrap_or_default();
-        Frame::Signal(number).write(&mut self.out);
+        SessionFrame::Signal(number).write(&mut self.out);
         self.terminations += u32::from(signal == Signal::TERM);
         let leaves = signal == Signal::HUP || self.terminations > 1;
         leaves.then_some(End::HangUp(signal))

@@ -59,11 +59,11 @@ pub struct Serve {
 
 /// The control of a process that has nothing but the store: the API can only end it.
 #[derive(Default)]
-struct Told {
+struct StoreControl {
     stop: Notify,
 }
 
-impl NodeControl for Told {
+impl NodeControl for StoreControl {
     fn shut_down(&self) {
         self.stop.notify_one();
     }
@@ -114,7 +114,7 @@ impl Serve {
         let peers =
             Peers::open(prepared, of, named, clock, store.clone(), None, bus.clone()).await?;
         let face = redis::start(config, store.clone(), bus, id.clone(), clock)?;
-        let told = Arc::new(Told::default());
+        let told = Arc::new(StoreControl::default());
         let api = ApiContext {
             store: store.clone(),
             node: id,
