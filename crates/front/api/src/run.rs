@@ -26,6 +26,7 @@ use runtime::members::Members;
 /// The header that names the node that runs it.
 const NODE_HEADER: &str = "cortex-node";
 
+/// The node on which the command is to run.
 enum CommandLocation {
     Here(Arc<AgentContext>),
     There(NodeId, BoxedStream),

@@ -37,7 +37,7 @@ pub enum ShimCommand {
     /// Asks to signal the main process's group, while that process runs. Answered by `Signalled`.
     Signal { signal: i32 },
     /// Asks for SIGTERM to the whole tree, and SIGKILL after `grace_ms`. Answered by `Stopping`;
-    /// `ExitRecord` follows.
+    /// `Ended` follows.
     Stop { grace_ms: u64 },
     /// Asks to stop what is held, from now on, when no node process is heard for this long; without
     /// a limit, never. Every request and every new connection counts as being heard. Answered by
@@ -63,7 +63,7 @@ pub enum Attachment {
 }
 
 /// A message from the shim. The first one of every connection is the state: `Waiting`, `Running` or
-/// `ExitRecord`.
+/// `Ended`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ShimReply {
     pub v: u32,

@@ -12,6 +12,7 @@ const PAGE_KEYS: i64 = 1000;
 /// anew.
 const ATTEMPTS_MAX: usize = 3;
 
+/// What is read of each key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Projection {
     Keys,

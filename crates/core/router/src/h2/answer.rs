@@ -35,7 +35,7 @@ impl Framing {
     }
 }
 
-/// A head that was read and written.
+/// The head of an answer that was read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerHead {
     pub framing: Framing,

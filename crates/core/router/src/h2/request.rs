@@ -13,7 +13,7 @@ pub enum RequestRefused {
     Status(u16),
 }
 
-/// A request whose head was written as HTTP/1.1.
+/// The form of a request whose head was written as HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestForm {
     /// Whether its body is of unknown length, and comes in chunks.

@@ -54,7 +54,7 @@ pub struct CallConnections {
     connecting: RefCell<HashMap<u64, Rc<Mutex<()>>>>,
 }
 
-/// One connection.
+/// One connection to an instance.
 struct CallConnection {
     calls: SendRequest<Bytes>,
     active: Active,

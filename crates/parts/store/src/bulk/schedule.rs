@@ -36,7 +36,7 @@ const PUT_OFF_MAX: usize = 65_536;
 /// The time after which the schedule looks without news; it bounds what lost news cost.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The store, as far as the schedule sees it.
+/// The values that the store lacks, as the schedule asks for them.
 pub trait MissingValues: Send + Sync + 'static {
     /// Returns values that are not here and that the winning commits refer to, newest first, at
     /// most `max`. It looks at all of them, so it is called once for many.

@@ -151,7 +151,8 @@ proptest! {
 
     #[test]
     fn no_body_upsets_a_decoder(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-        for kind in [BulkFrameKind::AskHeld, BulkFrameKind::AskSpans, BulkFrameKind::AskGroups, BulkFrameKind::Group] {
+        use BulkFrameKind::{AskGroups, AskHeld, AskSpans, Group};
+        for kind in [AskHeld, AskSpans, AskGroups, Group] {
             if let Ok(BulkRequest::Groups(wanted)) = BulkRequest::decode(kind, &body) {
                 prop_assert!(wanted.from < wanted.until && wanted.until <= SPAN_GROUPS);
             }
