@@ -70,7 +70,7 @@ impl Service {
 
 pub struct BackEnds {
     pub services: Vec<Service>,
-    members: Mutex<Vec<Member>>,
+    members: Mutex<Vec<ListedBackEnd>>,
     settings: BackEndSettings,
     /// Notified when a draining back end has nothing in flight any more.
     pub emptied: Arc<Notify>,
@@ -113,7 +113,7 @@ pub struct Lendable {
     pub is_waited_for: bool,
 }
 
-struct Member {
+struct ListedBackEnd {
     service: usize,
     wanted: BackEndConfig,
     leaving: bool,
@@ -123,7 +123,7 @@ struct Member {
     endpoint: Arc<Endpoint>,
 }
 
-impl Member {
+impl ListedBackEnd {
     fn row(&self, now_ms: u64) -> BackEndRow {
         let state = match (self.leaving, self.wanted.draining) {
             (true, _) => "leaving",
@@ -196,7 +196,7 @@ impl BackEnds {
         Ok(back_ends)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<ListedBackEnd>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -215,7 +215,7 @@ impl BackEnds {
 
     pub fn lendable(&self) -> Vec<Lendable> {
         let members = self.lock();
-        let lendable = |member: &Member| Lendable {
+        let lendable = |member: &ListedBackEnd| Lendable {
             name: member.wanted.name(),
             endpoint: member.endpoint.clone(),
             is_waited_for: self.services[member.service].queue.length() > 0,
@@ -229,7 +229,7 @@ impl BackEnds {
     }
 
     pub fn probed(&self) -> Vec<Probed> {
-        let probed = |member: &Member| Probed {
+        let probed = |member: &ListedBackEnd| Probed {
             serial: member.endpoint.serial,
             address: member.wanted.address,
         };
@@ -253,7 +253,7 @@ impl BackEnds {
         }
         ensure!(members.len() < BACK_ENDS_MAX, "{BACK_ENDS_MAX} back ends are all there may be");
         let endpoint = self.endpoint(address)?;
-        members.push(Member {
+        members.push(ListedBackEnd {
             service,
             wanted,
             leaving: false,
@@ -331,11 +331,11 @@ impl BackEnds {
         &self,
         address: SocketAddr,
         sort: Option<&str>,
-        change: impl FnOnce(&mut Member) -> anyhow::Result<()>,
+        change: impl FnOnce(&mut ListedBackEnd) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let wanted = sort.map(|sort| self.service(Some(sort))).transpose()?;
         let mut members = self.lock();
-        let fits = |member: &Member| {
+        let fits = |member: &ListedBackEnd| {
             member.wanted.address == address
                 && !member.leaving
                 && wanted.is_none_or(|service| service == member.service)
@@ -391,11 +391,11 @@ impl BackEnds {
 
     /// Publishes the back ends that are well; where none is, all: a probe may be wrong, and nobody
     /// would be served.
-    fn publish(&self, members: &[Member], at: usize) -> anyhow::Result<()> {
+    fn publish(&self, members: &[ListedBackEnd], at: usize) -> anyhow::Result<()> {
         let service = &self.services[at];
-        let of: Vec<&Member> =
+        let of: Vec<&ListedBackEnd> =
             members.iter().filter(|one| one.service == at && one.takes()).collect();
-        let well: Vec<&Member> =
+        let well: Vec<&ListedBackEnd> =
             of.iter().copied().filter(|member| member.healthy != Some(false)).collect();
         let usable = if well.is_empty() { of } else { well };
         let shares: Vec<u32> = usable.iter().map(|member| member.wanted.weight).collect();

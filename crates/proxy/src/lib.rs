@@ -56,7 +56,7 @@ pub enum Mode {
 }
 
 #[derive(Clone)]
-pub struct Config {
+pub struct ProxyConfig {
     pub listen: SocketAddr,
     pub mode: Mode,
     /// The sorts of clients that are told apart; a single `None` where all are alike.
@@ -155,7 +155,7 @@ enum Sockets {
 
 impl Sockets {
     fn bind(
-        config: &Config,
+        config: &ProxyConfig,
         inherited: BoundListeners,
     ) -> anyhow::Result<(Sockets, SocketAddr, BoundListeners)> {
         let address = config.listen;
@@ -186,14 +186,14 @@ impl Sockets {
 }
 
 /// Serves until a signal ends it or another process has taken over.
-pub fn run(config: &Config, told: &dyn Announcer) -> anyhow::Result<()> {
+pub fn run(config: &ProxyConfig, told: &dyn Announcer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(serve(config, told));
     runtime.shutdown_background();
     ended
 }
 
-async fn serve(config: &Config, told: &dyn Announcer) -> anyhow::Result<()> {
+async fn serve(config: &ProxyConfig, told: &dyn Announcer) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let mut asked = signal(SignalKind::user_defined1())?;
     let mut config = config.clone();
@@ -281,7 +281,7 @@ async fn serve(config: &Config, told: &dyn Announcer) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Config {
+impl ProxyConfig {
     fn control_path(&self, at: SocketAddr) -> PathBuf {
         let kind = if self.mode == Mode::Udp { "udp" } else { "tcp" };
         let default = || control::default_path(&self.runtime, at, kind);
@@ -322,7 +322,7 @@ async fn reap(back_ends: Arc<BackEnds>) {
 }
 
 async fn start(
-    config: &Config,
+    config: &ProxyConfig,
     elsewhere: Vec<BackEndName>,
     sockets: Sockets,
     at: SocketAddr,

@@ -130,7 +130,7 @@ impl Drop for Counted {
 }
 
 /// A connection before it has a back end.
-struct Client {
+struct NewClient {
     stream: TcpStream,
     addresses: Addresses,
     /// The bytes that were read already and are for the back end.
@@ -144,7 +144,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     stream.set_nodelay(true).ok();
     let destination = stream.local_addr().unwrap_or(peer);
     let addresses = Addresses { client: peer, destination };
-    let mut client = Client { stream, addresses, first: Vec::new() };
+    let mut client = NewClient { stream, addresses, first: Vec::new() };
     let moved = Moved::default();
     let (mut queue, mut address) = (Duration::ZERO, None);
     let status = match begin(thread, &mut client).await {
@@ -174,7 +174,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     });
 }
 
-async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
+async fn begin(thread: &Thread, client: &mut NewClient) -> Result<Chosen, Status> {
     let announced_by = thread.settings.announced_by.as_ref();
     if announced_by.is_some_and(|by| by.includes(client.addresses.client.ip())) {
         read_header(client).await?;
@@ -184,7 +184,7 @@ async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
 }
 
 /// Reads off the front what the proxy before this one announces.
-async fn read_header(client: &mut Client) -> Result<(), Status> {
+async fn read_header(client: &mut NewClient) -> Result<(), Status> {
     match announced::read(&client.stream).await {
         Ok(said) => client.addresses = said.unwrap_or(client.addresses),
         Err(Unannounced::Left) => return Err(Status::LEFT),
@@ -198,7 +198,7 @@ async fn read_header(client: &mut Client) -> Result<(), Status> {
 
 async fn choose_service<'a>(
     thread: &'a Thread,
-    client: &mut Client,
+    client: &mut NewClient,
 ) -> Result<&'a Service, Status> {
     let services = &thread.back_ends.services;
     if thread.sorts.is_empty() {
@@ -250,7 +250,7 @@ async fn choose_back_end(
     entered.ok_or(Status::NO_BACK_END)
 }
 
-async fn pass(thread: &Thread, client: &Client, chosen: &Chosen, moved: &Moved) -> Status {
+async fn pass(thread: &Thread, client: &NewClient, chosen: &Chosen, moved: &Moved) -> Status {
     let mut first = Vec::new();
     if let Some(version) = thread.settings.send_proxy {
         proxy_protocol::write(version, client.addresses, &mut first);

@@ -27,7 +27,7 @@ const SOCKETS_MAX: usize = 65_536;
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct PassingHead {
     v: u32,
     listeners: Vec<Row>,
 }
@@ -44,7 +44,7 @@ pub fn send(stream: &UnixStream, bound: &BoundListeners) -> anyhow::Result<()> {
         address: *address,
         count: all.len(),
     };
-    let head = Head { v: FORMAT, listeners: bound.iter().map(row).collect() };
+    let head = PassingHead { v: FORMAT, listeners: bound.iter().map(row).collect() };
     let mut line = serde_json::to_vec(&head)?;
     line.push(b'\n');
     (&*stream).write_all(&line).context("the list of sockets")?;
@@ -62,7 +62,7 @@ pub fn send(stream: &UnixStream, bound: &BoundListeners) -> anyhow::Result<()> {
 
 pub fn receive(stream: &UnixStream) -> anyhow::Result<BoundListeners> {
     let head = read_line(stream).context("the list of sockets")?;
-    let head: Head = serde_json::from_slice(&head).context("the list of sockets")?;
+    let head: PassingHead = serde_json::from_slice(&head).context("the list of sockets")?;
     ensure!(
         head.v == FORMAT,
         "the process before hands over in version {}, and this one takes {} to {}: go by a \

@@ -50,7 +50,7 @@ pub struct Checker<I = InstanceId> {
     /// The state of the chance that spreads probes of instances that came together; seeded from
     /// outside.
     random: u64,
-    watched: BTreeMap<I, Watched>,
+    watched: BTreeMap<I, WatchedInstance>,
     /// The same instances by the time of their next step.
     due: BTreeSet<(Timestamp, I)>,
     written: BTreeMap<I, Verdict>,
@@ -58,7 +58,7 @@ pub struct Checker<I = InstanceId> {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedInstance {
     target: Target,
     tally: BadProbes,
     next: Timestamp,
@@ -105,7 +105,7 @@ impl<I: Clone + Ord> Checker<I> {
         let next = now.after(self.jitter(target.interval));
         self.due.insert((next, instance.clone()));
         let tally = BadProbes::default();
-        self.watched.insert(instance, Watched { target, tally, next, probing: false });
+        self.watched.insert(instance, WatchedInstance { target, tally, next, probing: false });
     }
 
     fn forget(&mut self, instance: &I) {

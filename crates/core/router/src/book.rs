@@ -87,11 +87,11 @@ pub type IncarnationKey = (InstanceId, Generation);
 pub struct Book {
     node: NodeId,
     nodes: FarNodes,
-    applications: BTreeMap<ApplicationName, Records>,
+    applications: BTreeMap<ApplicationName, RoutingRecords>,
 }
 
 #[derive(Debug, Default)]
-struct Records {
+struct RoutingRecords {
     spec: Option<ApplicationSpec>,
     rollout: Option<Rollout>,
     releases: BTreeMap<ReleaseId, Release>,
@@ -100,7 +100,7 @@ struct Records {
     verdicts: BTreeMap<InstanceId, Verdict>,
 }
 
-impl Records {
+impl RoutingRecords {
     fn is_empty(&self) -> bool {
         self.spec.is_none()
             && self.rollout.is_none()
@@ -193,7 +193,7 @@ impl Book {
         })
     }
 
-    fn services(&self, records: &Records, serving: &Release) -> Vec<ServiceDescription> {
+    fn services(&self, records: &RoutingRecords, serving: &Release) -> Vec<ServiceDescription> {
         let service = |recipe: &PortRecipe| {
             let sought = Sought { process: recipe.process.clone(), port: Some(recipe.id) };
             let endpoints = endpoints(records, &serving.id, &sought);
@@ -256,7 +256,7 @@ impl Book {
     }
 }
 
-impl Records {
+impl RoutingRecords {
     fn apply(
         &mut self,
         here: &NodeId,
@@ -315,7 +315,11 @@ fn hosts(name: &ApplicationName, spec: &ApplicationSpec) -> Vec<String> {
     hosts
 }
 
-fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release>) -> Processes {
+fn processes(
+    records: &RoutingRecords,
+    spec: &ApplicationSpec,
+    release: Option<&Release>,
+) -> Processes {
     let web = ProcessType::web();
     match release {
         None => match records.rollout.as_ref() {
@@ -353,7 +357,11 @@ impl Sought {
     }
 }
 
-fn endpoints(records: &Records, serving: &ReleaseId, sought: &Sought) -> Vec<EndpointDescription> {
+fn endpoints(
+    records: &RoutingRecords,
+    serving: &ReleaseId,
+    sought: &Sought,
+) -> Vec<EndpointDescription> {
     let mut found = Vec::new();
     let release = records.releases.get(serving);
     let protocol = release.map(|release| release.settings.protocol).unwrap_or_default();

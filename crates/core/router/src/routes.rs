@@ -24,8 +24,8 @@ pub struct Rights {
     since: BTreeMap<String, Timestamp>,
 }
 
-/// An application's claim to a domain or a port, of which the least wins: one that serves before one
-/// that never did, then the one that came first.
+/// An application's claim to a domain or a port, of which the least wins: one that serves before
+/// one that never did, then the one that came first.
 pub type Precedence<'a> = (bool, Timestamp, &'a ApplicationName);
 
 impl Default for Rights {

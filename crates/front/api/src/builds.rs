@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Api;
 use super::problem::Problem;
-use super::records::{self, ApplicationRecords, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 
 /// The build of a release that is being made.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ struct Ingredients<'a> {
 }
 
 impl<'a> Ingredients<'a> {
-    fn new(source: ContentHash, recipe: &Recipe, config: &'a Config) -> Ingredients<'a> {
+    fn new(source: ContentHash, recipe: &Recipe, config: &'a ConfigVariables) -> Ingredients<'a> {
         let baked = config.iter().filter(|(name, _)| recipe.bakes(name));
         let variables = baked.map(|(name, value)| (name.as_str(), value.as_str())).collect();
         Ingredients { source, recipe: steps_alone(recipe), variables }
@@ -81,7 +81,7 @@ pub async fn choose(
     app: &ApplicationRecords,
     source: ContentHash,
     recipe: &Recipe,
-    config: &Config,
+    config: &ConfigVariables,
     anew: RebuildWhen,
 ) -> Result<Build, Problem> {
     let wanted = Ingredients::new(source, recipe, config);
@@ -91,7 +91,7 @@ pub async fn choose(
             continue;
         }
         let at = TypedKey::ConfigAt(app.name.clone(), release.id.clone());
-        let before: Config = records::read(&*api.store, at).await?.unwrap_or_default();
+        let before: ConfigVariables = records::read(&*api.store, at).await?.unwrap_or_default();
         if Ingredients::new(source, recipe, &before) != wanted {
             changed = changed.or_else(|| Some(differing(recipe, &before, config)));
             continue;
@@ -128,7 +128,7 @@ fn has_failed(app: &ApplicationRecords, release: &Release) -> bool {
     })
 }
 
-fn differing(recipe: &Recipe, before: &Config, after: &Config) -> Vec<String> {
+fn differing(recipe: &Recipe, before: &ConfigVariables, after: &ConfigVariables) -> Vec<String> {
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.retain(|name| recipe.bakes(name) && before.get(*name) != after.get(*name));
     names.sort();
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    fn config(pairs: &[(&str, &str)]) -> Config {
+    fn config(pairs: &[(&str, &str)]) -> ConfigVariables {
         pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
     }
 

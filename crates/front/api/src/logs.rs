@@ -87,7 +87,7 @@ async fn others(api: &Api) -> Result<Vec<NodeId>, Problem> {
 }
 
 /// What a node has sent, with the node.
-type Found = (NodeId, LogMessage);
+type FarMessage = (NodeId, LogMessage);
 
 /// A part of a node's answer.
 enum LogMessage {
@@ -103,8 +103,8 @@ struct Listing {
     wanted: LogSelection,
     sources: BTreeSet<NodeId>,
     names_nodes: bool,
-    found: mpsc::Sender<Found>,
-    waiting: mpsc::Receiver<Found>,
+    found: mpsc::Sender<FarMessage>,
+    waiting: mpsc::Receiver<FarMessage>,
     sender: mpsc::Sender<LogLine>,
 }
 
@@ -171,7 +171,7 @@ impl Listing {
     }
 
     /// Sends the last lines of all nodes together, in order; returns what was printed since.
-    async fn last_lines(&mut self, mut pending: BTreeSet<NodeId>) -> Result<Vec<Found>, Gone> {
+    async fn last_lines(&mut self, mut pending: BTreeSet<NodeId>) -> Result<Vec<FarMessage>, Gone> {
         let (mut lines, mut later) = (Vec::new(), Vec::new());
         let mut deadline = Instant::now() + TAIL_SILENCE_MAX;
         while !pending.is_empty() {
@@ -226,7 +226,7 @@ impl Listing {
     }
 
     /// Collects what comes within a moment if several nodes print.
-    async fn batch(&mut self, first: Found) -> Result<Vec<Found>, Gone> {
+    async fn batch(&mut self, first: FarMessage) -> Result<Vec<FarMessage>, Gone> {
         let mut batch = vec![first];
         if self.sources.len() < 2 {
             return Ok(batch);
@@ -242,7 +242,7 @@ impl Listing {
         Ok(batch)
     }
 
-    async fn pass_on(&mut self, batch: Vec<Found>) -> Result<(), Gone> {
+    async fn pass_on(&mut self, batch: Vec<FarMessage>) -> Result<(), Gone> {
         let mut lines = Vec::new();
         for (node, said) in batch {
             match said {

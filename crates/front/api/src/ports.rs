@@ -123,14 +123,17 @@ pub async fn change(
 }
 
 /// The owner of a port, and whether it keeps the port from the application that asks.
-struct Taken {
+struct PortOwner {
     owner: ApplicationName,
     holds: bool,
 }
 
 /// Returns the ports that applications have, for HTTP or by a release that serves or is on its way.
-async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, Taken>, Problem> {
-    let (store, mut taken) = (&*api.store, BTreeMap::<PortId, Taken>::new());
+async fn taken(
+    api: &Api,
+    asking: &ApplicationName,
+) -> Result<BTreeMap<PortId, PortOwner>, Problem> {
+    let (store, mut taken) = (&*api.store, BTreeMap::<PortId, PortOwner>::new());
     let rollout: Option<Rollout> = records::read(store, TypedKey::Rollout(asking.clone())).await?;
     let serves = DomainStanding::of(rollout.as_ref()) == DomainStanding::Serves;
     for name in records::names(store).await? {
@@ -146,7 +149,7 @@ async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, T
         for port in of_one(api, &name, &spec).await? {
             let known = taken.get(&port);
             if known.is_none_or(|known| known.owner != *asking && holds && !known.holds) {
-                taken.insert(port, Taken { owner: name.clone(), holds });
+                taken.insert(port, PortOwner { owner: name.clone(), holds });
             }
         }
     }
@@ -202,7 +205,7 @@ fn check(
     api: &Api,
     app: &ApplicationName,
     id: PortId,
-    taken: &BTreeMap<PortId, Taken>,
+    taken: &BTreeMap<PortId, PortOwner>,
 ) -> Result<(), Problem> {
     let port = match id.transport {
         Transport::Tcp => id.port.to_string(),
@@ -210,8 +213,8 @@ fn check(
     };
     match taken.get(&id) {
         // The application has the port already, so this node's router has bound it.
-        Some(Taken { owner, holds }) if owner == app || !holds => return Ok(()),
-        Some(Taken { owner, .. }) => {
+        Some(PortOwner { owner, holds }) if owner == app || !holds => return Ok(()),
+        Some(PortOwner { owner, .. }) => {
             return Err(Problem::conflict(
                 "port_taken",
                 format!("port {port} belongs to the application '{owner}'"),

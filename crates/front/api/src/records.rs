@@ -19,7 +19,7 @@ use super::problem::Problem;
 use api_types::ApplicationRow;
 use store::{Store, readable};
 
-pub type Config = BTreeMap<String, String>;
+pub type ConfigVariables = BTreeMap<String, String>;
 
 /// All records of one application.
 pub struct ApplicationRecords {
@@ -58,7 +58,7 @@ pub async fn write<T: Serialize>(
     Ok(())
 }
 
-pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<Config, Problem> {
+pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<ConfigVariables, Problem> {
     Ok(read(store, TypedKey::Config(app.clone())).await?.unwrap_or_default())
 }
 

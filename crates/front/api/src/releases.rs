@@ -12,7 +12,7 @@ use model::{BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, Ty
 use recipe_core::manifest;
 
 use super::problem::Problem;
-use super::records::{self, ApplicationRecords, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::{Api, Shared, domains, nodes, ports};
 use api_types::{ReleaseRow, Released};
 
@@ -29,7 +29,7 @@ pub struct Draft {
     pub build: BuildId,
     pub note: String,
     pub author: String,
-    pub config: Config,
+    pub config: ConfigVariables,
 }
 
 impl Draft {
@@ -37,7 +37,7 @@ impl Draft {
     pub fn from_release(
         release: &Release,
         build: BuildId,
-        config: Config,
+        config: ConfigVariables,
         note: String,
         author: String,
     ) -> Draft {

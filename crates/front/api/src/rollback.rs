@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use model::{Release, RolloutPhase, TypedKey};
 
 use super::problem::Problem;
-use super::records::{self, ApplicationRecords, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
 use super::{Peer, Shared, parse, ports};
 use api_types::{Released, Rollback};
@@ -27,7 +27,7 @@ pub async fn rollback(
     };
     let store = &*api.store;
     let at = TypedKey::ConfigAt(app.name.clone(), old.id.clone());
-    let config: Config = match records::read(store, at).await? {
+    let config: ConfigVariables = match records::read(store, at).await? {
         Some(config) => config,
         None => records::config(store, &app.name).await?,
     };

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::builds::{self, RebuildWhen};
 use super::problem::{Problem, storage};
-use super::records::{self, ApplicationRecords, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
 use super::{Api, Peer, Shared, archive, domains, ports};
 use api_types::Released;
@@ -265,11 +265,12 @@ async fn complete_config(
     api: &Api,
     name: &ApplicationName,
     manifest: &Manifest,
-    environment: &Config,
-) -> Result<(Config, Vec<String>), Problem> {
+    environment: &ConfigVariables,
+) -> Result<(ConfigVariables, Vec<String>), Problem> {
     let mut config = records::config(&*api.store, name).await?;
-    let given =
-        |config: &Config, key: &String| config.contains_key(key) || environment.contains_key(key);
+    let given = |config: &ConfigVariables, key: &String| {
+        config.contains_key(key) || environment.contains_key(key)
+    };
     let missing: Vec<&str> =
         manifest.required.iter().filter(|key| !given(&config, key)).map(String::as_str).collect();
     if !missing.is_empty() {

@@ -24,7 +24,7 @@ use os::directory;
 use os::shared_port::allow_descriptors_up_to;
 use proxy::back_ends::BackEndConfig;
 use proxy::health::HealthCheck;
-use proxy::{Config, Mode};
+use proxy::{Mode, ProxyConfig};
 use router::tls::CertificateFiles;
 
 /// The descriptors wanted: twice all connections of two threads, since every connection takes two,
@@ -191,7 +191,7 @@ impl Serve {
         proxy::run(&config, &table::TableOutput)
     }
 
-    fn config(self, session: &Session) -> anyhow::Result<Config> {
+    fn config(self, session: &Session) -> anyhow::Result<ProxyConfig> {
         let listen = self.listen.as_deref().context(
             "it is not said where clients come: add for example --listen 127.0.0.1:8080",
         )?;
@@ -213,7 +213,7 @@ impl Serve {
         };
         let certificates = self.certificates(mode)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Config {
+        Ok(ProxyConfig {
             listen,
             mode,
             sorts,

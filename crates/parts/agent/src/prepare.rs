@@ -55,7 +55,7 @@ const DURABLE: &str = "durable";
 /// wait for a stuck one.
 const BUILDS_AT_ONCE: usize = 2;
 
-type Turn = Arc<tokio::sync::Mutex<()>>;
+type BuildTurn = Arc<tokio::sync::Mutex<()>>;
 
 pub struct Preparer {
     layout: DataDirectory,
@@ -70,7 +70,7 @@ pub struct Preparer {
     network: NetworkSettings,
     builds: tokio::sync::Semaphore,
     /// A lock for each build: an actor that starts again asks for work that goes on already.
-    turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
+    turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), BuildTurn>>>,
     /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
     secrets: Mutex<()>,
@@ -176,7 +176,7 @@ impl Preparer {
 
     /// Returns the lock of a build. Locks that nobody holds any more are dropped here, so that
     /// there are only as many as builds in progress.
-    fn turn(&self, application: &ApplicationName, release: &Release) -> Turn {
+    fn turn(&self, application: &ApplicationName, release: &Release) -> BuildTurn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         turns.entry((application.clone(), release.build_id())).or_default().clone()

@@ -52,7 +52,7 @@ struct Offer {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Taken {
+enum InvitationReply {
     Yes,
     No { reason: String },
 }
@@ -109,8 +109,8 @@ async fn take(acceptor: TlsAcceptor, node: NodeId, stream: TcpStream) -> anyhow:
         Err(error) => Err(error.to_string()),
     };
     let taken = match &token {
-        Ok(_) => Taken::Yes,
-        Err(reason) => Taken::No { reason: reason.clone() },
+        Ok(_) => InvitationReply::Yes,
+        Err(reason) => InvitationReply::No { reason: reason.clone() },
     };
     write_json(&mut stream, &taken).await?;
     tokio::io::AsyncWriteExt::shutdown(&mut stream).await.ok();
@@ -164,11 +164,11 @@ impl WaitingNode {
         let offer = Offer { v: FORMAT, invitation: invitation.into() };
         let answering = async {
             write_json(&mut self.stream, &offer).await?;
-            read_json::<Taken>(&mut self.stream, GREETING_BYTES_MAX).await
+            read_json::<InvitationReply>(&mut self.stream, GREETING_BYTES_MAX).await
         };
         match timeout(CALL_MAX, answering).await.map_err(|_| anyhow!("no answer in time"))?? {
-            Taken::Yes => Ok(self.node),
-            Taken::No { reason } => bail!(reason),
+            InvitationReply::Yes => Ok(self.node),
+            InvitationReply::No { reason } => bail!(reason),
         }
     }
 }

@@ -114,18 +114,18 @@ struct Shared {
 }
 
 /// The records of one thread; the lock is held only to add a record or to exchange all for none.
-type Records = Arc<Mutex<Vec<Record>>>;
+type ThreadRecords = Arc<Mutex<Vec<Record>>>;
 
 #[derive(Default)]
 struct Threads {
-    records: Vec<Records>,
+    records: Vec<ThreadRecords>,
     /// An empty vector that is exchanged for a thread's records, so that neither allocates.
     spare: Vec<Record>,
 }
 
 /// One thread's end of the metrics.
 pub struct Recorder {
-    records: Records,
+    records: ThreadRecords,
     shared: Arc<Shared>,
 }
 
@@ -170,7 +170,7 @@ impl Shared {
 
 impl Metrics {
     pub fn recorder(&self) -> Recorder {
-        let records = Records::default();
+        let records = ThreadRecords::default();
         locked(&self.shared.threads).records.push(records.clone());
         Recorder { records, shared: self.shared.clone() }
     }

@@ -224,7 +224,7 @@ impl Queue {
             drop(line);
             // A waiter that has left already need not hear it.
             turned_away.map(|last| last.sender.send(Err(NoPermit::Full)).ok());
-            Waiting { queue: self, receiver, stands: true }
+            WaitingRequest { queue: self, receiver, stands: true }
         };
         let deadline = tokio::time::Instant::now() + limit;
         loop {
@@ -386,14 +386,14 @@ impl QueueState {
 }
 
 /// A request in the line, which it leaves when this is dropped.
-struct Waiting<'a> {
+struct WaitingRequest<'a> {
     queue: &'a Arc<Queue>,
     receiver: oneshot::Receiver<Result<Permit, NoPermit>>,
     /// Whether it still stands in the line.
     stands: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         if !self.stands {
             return;

@@ -37,11 +37,11 @@ pub struct Source {
     pub note: String,
     /// The warnings for people, before the push.
     pub warnings: Vec<String>,
-    content: Content,
+    content: PushedContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum PushedContent {
     Directory(PathBuf),
     Revision(Box<repository::Revision>),
 }
@@ -103,7 +103,7 @@ impl Source {
         Ok(Source {
             note: "push of a directory".into(),
             warnings: Vec::new(),
-            content: Content::Directory(directory.to_path_buf()),
+            content: PushedContent::Directory(directory.to_path_buf()),
         })
     }
 
@@ -112,11 +112,11 @@ impl Source {
     pub fn write(self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
         let mut packer = Packer::new(to);
         let mut warnings = match self.content {
-            Content::Directory(directory) => {
+            PushedContent::Directory(directory) => {
                 directory::write(&directory, &mut packer)?;
                 Vec::new()
             }
-            Content::Revision(revision) => revision.write(&mut packer)?,
+            PushedContent::Revision(revision) => revision.write(&mut packer)?,
         };
         warnings.extend(packer.finish()?);
         Ok(warnings)

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use super::ignored::{self, IGNORE_FILES, Ignored};
 use super::pack::{Packer, listed};
-use super::{Content, Source, git};
+use super::{PushedContent, Source, git};
 
 /// The length of an id that is enough to recognise a commit by.
 const SHOWN_ID_LENGTH: usize = 12;
@@ -189,7 +189,7 @@ impl VersionedDirectory {
             false => format!(":{}", found.place.prefix.display()),
         };
         let note = format!("push of {short}{place} ({})", found.place.kind.word());
-        Ok(Some(Source { note, warnings, content: Content::Revision(Box::new(found)) }))
+        Ok(Some(Source { note, warnings, content: PushedContent::Revision(Box::new(found)) }))
     }
 
     fn resolve(&self, revision: Option<&str>) -> anyhow::Result<String> {

@@ -422,9 +422,9 @@ mod tests {
     use super::*;
 
     /// Cortex's own store, in segments that are small enough to be many.
-    struct Place(TempDir);
+    struct SmallStore(TempDir);
 
-    impl StoreSite for Place {
+    impl StoreSite for SmallStore {
         async fn open(&self) -> SharedStore {
             let layout = DataDirectory::new(self.0.path().join("data"), self.0.path());
             let small = 64 << 10;
@@ -437,5 +437,5 @@ mod tests {
         }
     }
 
-    crate::over!(Place(TempDir::new().unwrap()));
+    crate::over!(SmallStore(TempDir::new().unwrap()));
 }

@@ -157,7 +157,7 @@ pub async fn attempt(
         }
     };
     tracing::info!(pid = child.id(), binary = %left.testament.binary, "upgrade.trying");
-    let mut watched = Watched { child, stream: None };
+    let mut watched = WatchedProcess { child, stream: None };
     let outcome = tokio::select! {
         outcome = watched.until_decided(left, &door, ask) => outcome,
         _ = terminate.recv() => Decision::Told,
@@ -186,12 +186,12 @@ enum Decision {
     Told,
 }
 
-struct Watched {
+struct WatchedProcess {
     child: Child,
     stream: Option<tokio::net::UnixStream>,
 }
 
-impl Watched {
+impl WatchedProcess {
     async fn until_decided(
         &mut self,
         left: &Handover,

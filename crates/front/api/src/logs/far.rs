@@ -9,7 +9,7 @@ use model::{ApplicationName, NodeId};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Found, LogMessage};
+use super::{FarMessage, LogMessage};
 use crate::calls;
 use crate::calls::CallKind;
 use cluster::peers::Peers;
@@ -28,7 +28,7 @@ pub struct FarLogs {
     pub peers: Arc<Peers>,
     pub node: NodeId,
     pub application: ApplicationName,
-    pub found: mpsc::Sender<Found>,
+    pub found: mpsc::Sender<FarMessage>,
 }
 
 /// How far lines have come: the newest time, and how many lines had it.

@@ -34,7 +34,7 @@ struct Which {
 }
 
 #[derive(Debug, Args)]
-struct Target {
+struct BackEndArgs {
     /// A port alone is one of 127.0.0.1
     #[arg(value_name = "HOST:PORT")]
     address: String,
@@ -55,7 +55,7 @@ enum Action {
     /// Add one more
     Add {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
         /// Its share, relative to those of the others
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = weight())]
         weight: u32,
@@ -63,17 +63,17 @@ enum Action {
     /// Give one nothing more, and forget it once nothing is in flight
     Remove {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
     },
     /// Give one nothing more, until its weight is set again
     Drain {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
     },
     /// Change its share; 0 takes nothing new
     Weight {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
         #[arg(value_name = "N", value_parser = weight())]
         weight: u32,
     },
@@ -83,7 +83,7 @@ fn weight() -> clap::builder::RangedU64ValueParser<u32> {
     clap::builder::RangedU64ValueParser::new().range(0..=u64::from(WEIGHT_MAX))
 }
 
-impl Target {
+impl BackEndArgs {
     fn named(&self) -> anyhow::Result<BackEndName> {
         let address = to_address(&self.address, "the back end", false)?;
         Ok(BackEndName { address, sort: self.sort.clone() })

@@ -34,16 +34,16 @@ const LINGER: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Giving(Mutex<BTreeSet<ApplicationName>>);
 
-struct Turn<'a>(&'a Giving, ApplicationName);
+struct GivingTurn<'a>(&'a Giving, ApplicationName);
 
 impl Giving {
-    fn begin(&self, name: &ApplicationName) -> Option<Turn<'_>> {
+    fn begin(&self, name: &ApplicationName) -> Option<GivingTurn<'_>> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.insert(name.clone()).then(|| Turn(self, name.clone()))
+        names.insert(name.clone()).then(|| GivingTurn(self, name.clone()))
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GivingTurn<'_> {
     fn drop(&mut self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }

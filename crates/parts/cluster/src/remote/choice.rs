@@ -52,13 +52,13 @@ pub enum Effect {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Candidate {
+struct KeeperCandidate {
     failures: u32,
     not_before: Timestamp,
     calling: bool,
 }
 
-impl Candidate {
+impl KeeperCandidate {
     fn fail(&mut self, now: Timestamp) {
         let pause = PAUSE_MIN * 2_u32.pow(self.failures.min(DOUBLINGS_MAX));
         self.failures = self.failures.saturating_add(1);
@@ -76,7 +76,7 @@ struct InUse {
 
 pub struct KeeperChoice {
     node: NodeId,
-    candidates: BTreeMap<NodeId, Candidate>,
+    candidates: BTreeMap<NodeId, KeeperCandidate>,
     in_use: Option<InUse>,
     /// The time before which no call begins.
     next_call: Timestamp,
@@ -134,7 +134,7 @@ impl KeeperChoice {
             return None;
         }
         let idle = self.candidates.iter().filter(|(_, candidate)| !candidate.calling);
-        let at = |candidate: &Candidate| candidate.not_before.max(self.next_call);
+        let at = |candidate: &KeeperCandidate| candidate.not_before.max(self.next_call);
         let first = idle.min_by_key(|(node, candidate)| (at(candidate), self.rank(node)));
         first.map(|(node, candidate)| (at(candidate), node.clone()))
     }

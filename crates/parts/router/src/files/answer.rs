@@ -47,7 +47,7 @@ pub(super) enum Slash {
     Without,
 }
 
-struct Head {
+struct FileHead {
     status: u16,
     start: u64,
     length: u64,
@@ -65,7 +65,7 @@ struct Form<'a> {
 /// Adds the answer to a client that wants the whole file as it is and goes on asking.
 pub(super) fn prepare(mut found: Found) -> Found {
     let Content::Small(content) = &found.content else { return found };
-    let head = Head { status: 200, start: 0, length: found.size };
+    let head = FileHead { status: 200, start: 0, length: found.size };
     let form = Form { found: &found, plain: &found, coding: None, target: None };
     let mut answer = Vec::new();
     form.write_head(&mut answer, &head, true);
@@ -112,7 +112,7 @@ impl FileAnswer {
         let (found, plain) = (&*self.found, &*self.plain);
         let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
         form.write_head(out, &head, keep_alive);
-        let Head { status, start, length } = head;
+        let FileHead { status, start, length } = head;
         let body = if head_only { 0 } else { length };
         let sent = match &self.found.content {
             _ if body == 0 => write_paced(client, out, &pace).await.is_ok(),
@@ -132,7 +132,7 @@ impl FileAnswer {
         (status, sent.then_some(body))
     }
 
-    fn head(&self) -> Head {
+    fn head(&self) -> FileHead {
         let conditions = self.conditions.as_deref();
         let whole = DueAnswer::Content { ranged: false };
         let wanted = conditions.map_or(whole, |conditions| conditions.wanted(&self.found));
@@ -150,13 +150,13 @@ impl FileAnswer {
                 }
             }
         };
-        Head { status, start, length }
+        FileHead { status, start, length }
     }
 }
 
 impl Form<'_> {
-    fn write_head(&self, out: &mut Vec<u8>, head: &Head, keep_alive: bool) {
-        let Head { status, start, length } = head;
+    fn write_head(&self, out: &mut Vec<u8>, head: &FileHead, keep_alive: bool) {
+        let FileHead { status, start, length } = head;
         let Form { found, plain, .. } = self;
         out.clear();
         // Writing to memory cannot fail.

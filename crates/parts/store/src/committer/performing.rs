@@ -7,7 +7,7 @@ use model::Machine;
 use store_core::event::{Effect, Entry, Event, Ticket, Unwritten};
 use store_core::{Commit, Location};
 
-use super::{Committer, Pending, Refusal, copy_of};
+use super::{Committer, DiskRefusal, Pending, copy_of};
 use crate::log::{Batch, LogError};
 use crate::{CommitId, Cursor, StoreError, Written};
 
@@ -52,7 +52,7 @@ impl Committer {
             Effect::Refuse { ticket, reason } => {
                 let disk = self.refusal.as_ref().filter(|_| reason == Unwritten::NoRoom);
                 let refused = || StoreError::Refused(reason.to_string());
-                let error = disk.map_or_else(refused, Refusal::error);
+                let error = disk.map_or_else(refused, DiskRefusal::error);
                 self.answer(ticket, Err(error));
             }
             Effect::Alarm(alarm) => tracing::error!(%alarm, "store.alarm"),
@@ -145,7 +145,7 @@ impl Committer {
             Err(LogError::Refused(source)) => {
                 let what = LogError::Refused(copy_of(&source)).to_string();
                 tracing::warn!(error = what, "store.refused");
-                self.refusal = Some(Refusal { what, source });
+                self.refusal = Some(DiskRefusal { what, source });
                 Ok(Event::Refused { batch: number })
             }
             Err(error) => Err(error),
