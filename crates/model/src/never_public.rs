@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_tells_which_list_holds() {
+    fn the_kind_of_directory_decides_which_list_holds() {
         let mount = |directory: &str| StaticMount {
             prefix: "/".into(),
             directory: directory.into(),

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_is_with_one_of_two() {
+    async fn a_place_is_with_one_of_two_processes() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let name = BackEndName { sort: None, address };
         let old = proxy(address, Vec::new());

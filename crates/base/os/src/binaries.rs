@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_fails_leaves_nothing() {
+    fn a_copy_that_fails_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().join("bin");
         // It is opened like a file, but reading it fails.

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn npm_ranges() {
+    fn ranges_of_npm_are_understood() {
         let check = |range, fitting: &[&str], others: &[&str]| {
             check(Dialect::Npm, range, fitting, others);
         };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn python_ranges() {
+    fn ranges_of_python_are_understood() {
         let check = |range, fitting: &[&str], others: &[&str]| {
             check(Dialect::Python, range, fitting, others);
         };
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ruby_and_composer_ranges() {
+    fn ranges_of_ruby_and_composer_are_understood() {
         check(Dialect::Ruby, "~> 3.1", &["3.1.0", "3.9.0"], &["4.0.0", "3.0.9"]);
         check(Dialect::Ruby, "~> 3.1.2", &["3.1.4"], &["3.2.0", "3.1.1"]);
         check(Dialect::Ruby, ">= 2.7, < 3.3", &["3.2.2"], &["3.3.0"]);

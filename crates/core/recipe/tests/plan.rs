@@ -210,7 +210,7 @@ fn the_reference_file_is_read_whole() {
 }
 
 #[test]
-fn what_is_to_stay_together_is_balanced_so() {
+fn sticky_and_fair_settings_choose_the_balancing_strategy() {
     let settings = |text| plan(&[("cortex.toml", text), ("app.py", "")]).settings;
     assert_eq!(settings("sticky = 'address'").balance, STICKY_BALANCE);
     assert_eq!(settings("fair = 'address'").balance, "least-loaded");
@@ -470,7 +470,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     /// Whatever is pushed, the answer is a plan or an error, and a plan's paths stay inside.
     #[test]
-    fn no_content_is_too_odd(
+    fn no_content_of_files_causes_a_panic(
         contents in prop::collection::btree_map(
             prop::sample::select(FILES),
             prop::collection::vec(prop::sample::select(PIECES), 0..12),
@@ -493,7 +493,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_built_once_is_known() {
+fn portable_builds_are_recognised() {
     let go = [("go.mod", "module x\n"), ("main.go", "package main\n")];
     let flask = [("app.py", "from flask import Flask\napp = Flask(__name__)\n")];
     let portable = |files: &[(&str, &str)], settings: &str| {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_again_returns_by_and_by_and_is_remembered_until_then() {
+    fn an_endpoint_that_answers_again_returns_by_and_by() {
         let twice = Breaker::default().failed(1000).failed(1100);
         let back = twice.succeeded(1300);
         assert_eq!(Breaker::from_bits(back.to_bits()), back);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_is_tried_soon_whatever_its_pause() {
+    fn the_last_endpoint_is_tried_soon_whatever_its_pause() {
         let often = (0..10).fold(Breaker::default(), |breaker, n| breaker.failed(n * 10_000));
         assert_eq!(often.verdict(94_999), Admission::RejectsUntil(95_000));
         assert_eq!(often.verdict_as_last(90_249), Admission::RejectsUntil(90_250));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_much_longer_than_the_average_is_slow() {
+    fn requests_far_above_the_average_are_slow() {
         let times = mixed();
         assert_eq!(times.slow(kind("GET /")), None);
         let time = times.slow(kind("GET /report")).unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_given_up_is_slow_all_the_same() {
+    fn a_request_that_is_given_up_counts_as_slow() {
         let mut times = mixed();
         for _ in 0..KNOWN_MIN {
             times.learn_at_least(kind("GET /hangs"), SLOW * 3);

@@ -382,7 +382,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_a_sorted_map(
+        fn winners_behave_like_a_sorted_map(
             changes in prop::collection::vec(("[ab!](::[a-c!]{1,2}:?){0,3}", any::<bool>()), 1..400),
             prefix in "(a(::[a-c!])?)?",
         ) {
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_in_any_order_and_out_again() {
+    fn many_keys_are_inserted_in_any_order_and_removed_again() {
         for step in [1u64, 7, 1999] {
             let (mut winners, mut expected) = (Winners::default(), BTreeMap::new());
             for n in 0..2000u64 {

@@ -98,12 +98,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_two_histories(giver in commits(300), taker in commits(300)) {
+    fn any_two_histories_are_made_equal(giver in commits(300), taker in commits(300)) {
         check(&giver, &taker)?;
     }
 
     #[test]
-    fn one_that_is_part_of_the_other(
+    fn a_history_and_a_part_of_it_are_made_equal(
         all in commits(600),
         without in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_long_past_in_common_and_some_of_each(
+    fn histories_with_a_long_common_past_are_made_equal(
         length in 0..3000u64,
         giver in commits(40),
         taker in commits(40),
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn many_nodes_at_one_stamp(giver in 0..200u8, taker in 0..200u8) {
+    fn commits_of_many_nodes_at_one_stamp_are_made_equal(giver in 0..200u8, taker in 0..200u8) {
         let of = |count: u8| (0..count).map(|node| commit(5, node, 0)).collect::<Vec<_>>();
         check(&of(giver), &of(taker))?;
     }

@@ -199,7 +199,7 @@ fn websocket(site: &Site) {
 /// Asserts that a machine that stands still, which refuses nothing and answers nothing, does not
 /// hold up requests.
 #[test]
-fn a_frozen_machine_holds_nobody_up() {
+fn a_frozen_machine_holds_no_request_up() {
     let nodes = Two::start();
     let site = nodes.site();
     let mut kept = Connection::open(&site).expect("a connection");

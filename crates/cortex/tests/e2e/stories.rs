@@ -48,7 +48,7 @@ fn hosts_of(at: &Node, application: &Application) -> Vec<String> {
 /// C.1: a website, a recruitment service and an application to sign up for classes; two hosts with
 /// the store, one with router and checker, and machines that run the applications.
 #[test]
-fn a_university() {
+fn a_university_hosts_its_applications_on_roles_of_their_own() {
     let [store, second] = cluster([&STORE, &STORE]);
     let front = join(&store, &FRONT);
     let (one, mut two) = (join(&store, &HOST), join(&second, &HOST));
@@ -104,7 +104,7 @@ fn a_university() {
 /// C.2: three rented machines, two with the store and one with router and checker; applications run
 /// on shared hosts, whose only part is the agent. One application becomes a success.
 #[test]
-fn students_on_a_budget() {
+fn students_on_a_budget_add_a_host_when_an_application_succeeds() {
     let [store, second] = cluster([&STORE, &STORE]);
     let front = join(&store, &FRONT);
     let shared = join(&store, &HOST);

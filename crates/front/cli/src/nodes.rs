@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_few_instances_are_named() {
+    fn a_long_list_of_instances_is_cut() {
         let all: Vec<String> = (1..=7).map(|n| format!("a/web.{n}")).collect();
         assert_eq!(names(&all[..2]), "a/web.1, a/web.2");
         assert_eq!(names(&all), "a/web.1, a/web.2, a/web.3, a/web.4, a/web.5, …");

@@ -256,7 +256,7 @@ async fn a_destroyed_application_leaves_nothing_running() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_being_launched_when_the_actor_panicked_is_known_to_the_next() {
+async fn a_launch_during_a_panic_is_known_to_the_next_actor() {
     let directory = tempfile::tempdir().unwrap();
     let launcher = Arc::new(FakeLauncher::default());
     launcher.paused.store(true, Ordering::Relaxed);

@@ -89,7 +89,7 @@ mod tests {
     use tokio::io::BufReader;
 
     #[tokio::test]
-    async fn what_is_said_is_read_back_and_what_is_unknown_says_nothing() {
+    async fn answers_are_read_back_and_unknown_ones_say_nothing() {
         let answer =
             WitnessAnswer::of(ProbeOutcome::Unwell { detail: "GET /up answered 500".into() });
         let mut bytes = Vec::new();

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_client_gets_a_part_and_nothing_is_kept_of_those_who_left() {
+    fn one_client_gets_a_part_of_the_connections_and_clients_that_left_are_forgotten() {
         let clients = Rc::new(Clients::new(8));
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         let mut held: Vec<_> = (0..4).map(|_| clients.hold(one).unwrap()).collect();

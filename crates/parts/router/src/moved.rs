@@ -62,7 +62,7 @@ mod tests {
     use metrics::ports::{PortCounters, Traffic};
 
     #[test]
-    fn each_direction_counts_for_itself_and_from_a_ports_beginning_for_the_port() {
+    fn each_direction_is_counted_apart_and_for_its_port() {
         let (port, moved) = (Arc::<PortCounters>::default(), Moved::default());
         moved.add(Direction::FromClient, 1);
         moved.goes_through(port.take());

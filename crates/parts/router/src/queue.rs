@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_may_wait_for_quick_ones_who_stand_in_line_here_and_may_go_anywhere() {
+    fn only_queued_requests_for_any_endpoint_may_wait_for_quick_ones() {
         let mut line = QueueState { fair: Fair::new(1), times: ServiceTimes::default() };
         let [slow, quick] = [&b"GET /report"[..], b"GET /"].map(Kind::of);
         (0..3).for_each(|_| line.times.learn(slow, PATIENCE));

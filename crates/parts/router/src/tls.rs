@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_good_at_the_start_is_used_once_it_is() {
+    async fn certificates_that_are_bad_at_the_start_are_used_once_they_are_good() {
         let directory = tempfile::tempdir().unwrap();
         let good = write(directory.path(), "good", &["a.example"]);
         let late = CertificateFiles {

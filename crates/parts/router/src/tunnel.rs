@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_not_silent_while_the_other_way_moves() {
+    async fn a_tunnel_is_not_idle_while_the_other_direction_moves() {
         let ((to_client, mut client), (to_server, mut server)) = (pair().await, pair().await);
         let pool = Pool::default();
         let (limits, moved) = (TunnelLimits { idle: IDLE, write: 1000 * IDLE }, Moved::default());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_named() {
+    fn a_cap_that_is_exceeded_is_named() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let cap = Cap { memory_bytes: 64 << 30, processes: 500, cores: 1 };
         assert_eq!(excess(&cap), None);

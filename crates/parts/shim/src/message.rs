@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_are_read_back() {
         let said =
             line(&ShimReply { v: VERSION, tell: Tell::Refused { why: "a\nb".into() } }).unwrap();
         assert_eq!(said.iter().filter(|byte| **byte == b'\n').count(), 1);

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_file_says_it_and_ours_before_heroku_s() {
+    fn the_nearest_ignore_file_decides_and_ours_before_herokus() {
         let mut ignored = Ignored::default();
         ignored.add(Path::new(""), b"\xef\xbb\xbfdocs/\n*.bin\n/top\n");
         ignored.add(Path::new(""), b"!keep.bin\n");

@@ -94,7 +94,7 @@ async fn an_unreachable_cluster_is_reported_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time_has_the_directory() {
+async fn only_one_process_at_a_time_uses_the_directory() {
     let site = EtcdSite::new();
     let store = site.open().await;
     let error = site.try_open("test", "n1").await.err().unwrap();

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_placeholder_is_left() {
+    fn no_placeholder_is_left_in_a_configuration() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().into();
         let site = Site { directory: path, port: 4321, descriptors: None };

@@ -76,7 +76,7 @@ fn a_failure_stops_everybody() {
 }
 
 #[test]
-fn what_runs_it_already_has_no_turn_and_other_rolls_do_not_count() {
+fn nodes_that_run_the_binary_have_no_turn_and_other_rolls_do_not_count() {
     let mut failed = record(OLD, RETURNED);
     failed.trial.as_mut().unwrap().roll = "r0".into();
     let nodes = BTreeMap::from([(id("a"), record(NEW, None)), (id("b"), failed)]);
@@ -86,7 +86,7 @@ fn what_runs_it_already_has_no_turn_and_other_rolls_do_not_count() {
 }
 
 #[test]
-fn whoever_was_asked_comes_last() {
+fn the_node_that_was_asked_comes_last() {
     let all = ["b", "a", "c", "a"].map(id);
     assert_eq!(order(all, &id("a")), ["b", "c", "a"].map(id));
 }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_after_it_was_healthy_for_a_while() {
+    fn a_binary_that_was_healthy_for_a_while_stays() {
         let mut trial = trial();
         let mut at = |ms, event| trial.handle(Timestamp(ms), event);
         assert_eq!(at(100, Event::Said(well())), TrialVerdict::GoOn);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_brings_the_old_one_back() {
+    fn a_binary_that_lacks_a_part_is_given_back() {
         check(Vitals { binary: None, ..well() }, "which binary");
         check(Vitals { binary: Some(ContentHash([1; 32])), ..well() }, "another binary");
         check(Vitals { adopted: false, ..well() }, "taken hold");
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn what_went_elsewhere_is_not_missed() {
+    fn instances_that_moved_to_other_nodes_are_not_missed() {
         let moved = Vitals { claimed: set(&["a/web.1"]), ready: set(&["a/web.1"]), ..well() };
         assert_eq!(moved.lacks(&well(), BINARY), None);
     }
 
     #[test]
-    fn one_that_ends_is_given_up_at_once() {
+    fn a_binary_that_ends_is_given_up_at_once() {
         let verdict = trial().handle(Timestamp(5), Event::Ended("ended with 1".into()));
         assert_eq!(verdict, TrialVerdict::Return("the new binary ended with 1".into()));
         assert!(matches!(trial().tick(Timestamp(10_000)), TrialVerdict::Return(why)

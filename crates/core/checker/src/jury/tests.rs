@@ -69,7 +69,7 @@ fn one_witness_of_several_is_not_believed_and_two_are() {
 }
 
 #[test]
-fn what_they_agree_on_is_the_milder_of_two_words() {
+fn two_witnesses_agree_on_the_milder_verdict() {
     let mut court = Court::new("a b c");
     court.testify("a", Health::Failing);
     court.testify("b", Health::Gone);
@@ -95,7 +95,7 @@ fn a_cut_does_not_make_one_witness_enough() {
 }
 
 #[test]
-fn whoever_is_silent_or_has_no_checker_is_not_heard() {
+fn a_witness_that_is_silent_or_has_no_checker_is_not_heard() {
     let mut court = Court::new("a b");
     court.testify("a", Health::Gone);
     court.testify("stranger", Health::Gone);

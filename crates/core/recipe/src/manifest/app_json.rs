@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_meant_is_honoured() {
+    fn keys_that_cortex_can_honour_are_honoured() {
         let text = r#"{
             "name": "My Shop", "description": "x", "addons": ["heroku-postgresql"],
             "env": {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_and_strangers_left_alone() {
+    fn mistakes_are_named_and_unknown_keys_ignored() {
         for (text, expected) in [
             ("{", "not valid JSON"),
             ("[]", "a JSON object"),

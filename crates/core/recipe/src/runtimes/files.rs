@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_too() {
+    fn versions_of_other_languages_are_read() {
         let gemfile = |text, expected: &[&str]| check(Language::Ruby, GEMFILE, text, expected);
         gemfile("source 'x'\nruby '~> 3.1'\n", &["~> 3.1"]);
         gemfile("ruby \">= 3.0\", \"< 3.3\"\n", &[">= 3.0, < 3.3"]);

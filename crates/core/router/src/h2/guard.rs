@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_brings_nothing_on_is_limited() {
+    fn frames_without_progress_are_limited() {
         assert_eq!(admitted(&frame(FrameType::RST_STREAM, 0, 4)), BUDGET_MAX / COST_RESET);
         assert_eq!(admitted(&frame(FrameType::SETTINGS, 0, 0)), BUDGET_MAX / COST_SMALL);
         assert_eq!(admitted(&frame(FrameType::DATA, 0, 0)), BUDGET_MAX / COST_SMALL);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_bodies_and_windows_are_free() {
+    fn requests_bodies_and_windows_cost_nothing() {
         for one in [
             frame(FrameType::HEADERS, 5, 80),
             frame(FrameType::DATA, 0, 1),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_answers_pay() {
+    fn time_and_answers_restore_the_allowance() {
         let (mut guard, reset) = (Guard::default(), frame(FrameType::RST_STREAM, 0, 4));
         while guard.admits(&reset) {}
         guard.answered();

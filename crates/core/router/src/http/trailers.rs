@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_head_should_have_said_does_not_trail() {
+    fn fields_that_belong_in_the_head_are_dropped_from_trailers() {
         for name in ["Digest", "x-sum", "grpc-status", "Server-Timing", "x-forward", "a"] {
             assert!(may_trail(name), "{name}");
         }

@@ -66,20 +66,20 @@ fn check(refusal: Refusal, from: &str, lie: impl Fn(&mut Hello, Timestamp)) {
 }
 
 #[test]
-fn a_peer_of_another_cluster() {
+fn a_peer_of_another_cluster_is_refused() {
     check(Refusal::OtherCluster, "n2", |hello, _| hello.cluster = ClusterId([9; 16]));
     check(Refusal::OtherCluster, "foe", |hello, _| hello.cluster = ClusterId([9; 16]));
 }
 
 #[test]
-fn a_peer_that_nobody_knows_or_that_speaks_for_another() {
+fn a_peer_that_is_unknown_or_gives_the_name_of_another_is_refused() {
     check(Refusal::Unknown, "foe", |_, _| {});
     check(Refusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n3"));
     check(Refusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n1"));
 }
 
 #[test]
-fn clocks_that_are_apart() {
+fn a_peer_whose_clock_is_apart_is_refused() {
     let apart = Refusal::ClocksApart(0);
     check(apart, "n2", |hello, now| hello.clock = Timestamp(now.0 + 501));
     check(apart, "n2", |hello, now| hello.clock = Timestamp(now.0 - 2501));
@@ -88,7 +88,7 @@ fn clocks_that_are_apart() {
 }
 
 #[test]
-fn horizons_that_nobody_can_have() {
+fn implausible_horizons_are_refused() {
     let check = |horizons: fn(Timestamp) -> Horizons| {
         check(Refusal::Implausible, "n2", |hello, now| hello.horizons = horizons(now));
     };
@@ -99,7 +99,7 @@ fn horizons_that_nobody_can_have() {
 }
 
 #[test]
-fn an_evicted_peer() {
+fn an_evicted_peer_is_refused_and_reported_once() {
     let mut node = Node::founder();
     let n3 = tag("n3");
     node.write("cluster::nodes::n3", false);
@@ -167,7 +167,7 @@ fn acknowledgements_and_vectors_from_the_future_count_for_nothing() {
 }
 
 #[test]
-fn vectors_name_nobody_into_the_log() {
+fn unknown_nodes_in_a_vector_are_not_remembered() {
     let mut node = Node::founder();
     for session in 1..20 {
         let names = (0..500).map(|n| tag(&format!("x{session}y{n}")));
@@ -191,7 +191,7 @@ fn a_copy_is_lent_to_those_alone_who_lost_their_past() {
 }
 
 #[test]
-fn commits_below_what_everybody_was_said_to_hold() {
+fn commits_below_the_garbage_horizon_are_refused() {
     let mut node = Node::founder();
     let n2 = tag("n2");
     let garbage = Stamp(node.machine.sync().members().told().0 - 1);
@@ -211,7 +211,7 @@ fn commits_below_what_everybody_was_said_to_hold() {
 
 /// An end that everybody was said to know takes no value from a node that holds one.
 #[test]
-fn an_end_below_what_everybody_was_said_to_hold() {
+fn a_delete_below_the_garbage_horizon_takes_no_value_from_a_node_that_holds_one() {
     let n2 = tag("n2");
     let expired = |at| {
         let expires = Some(Expiry::at(Timestamp(START.0 - 100_000)));

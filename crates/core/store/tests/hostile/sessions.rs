@@ -28,7 +28,7 @@ fn quarantined(node: &Node, reason: Refusal) -> usize {
 }
 
 #[test]
-fn one_time_and_node_with_two_commits() {
+fn two_commits_at_one_position_are_a_conflict_and_the_first_stays() {
     let (mut node, n2) = opened();
     let place = at(&node, 10, "n2");
     let other = Action::Set { hash: [9; 32], sha1: [9; 20], size: 0, expires: None };
@@ -114,7 +114,7 @@ fn any_number_of_conflicts_fills_no_memory() {
 
 /// A node whose disk was set back meets its own commits like that: it takes them back.
 #[test]
-fn a_commit_of_this_node_that_it_does_not_know() {
+fn a_node_takes_back_a_commit_of_its_own_that_it_lost() {
     let (mut node, n2) = opened();
     let place = at(&node, 0, "n1");
     node.commits(n2, 1, 0, vec![set(place, "k")]);
@@ -125,7 +125,7 @@ fn a_commit_of_this_node_that_it_does_not_know() {
 }
 
 #[test]
-fn a_commit_in_the_place_of_one_of_this_nodes() {
+fn another_commit_at_a_position_of_this_node_is_a_conflict() {
     let (mut node, n2) = opened();
     let mine = node.machine.replica().newest("mine").unwrap().clone();
     node.commits(n2, 1, 0, vec![set(mine.at, "other")]);
@@ -136,7 +136,7 @@ fn a_commit_in_the_place_of_one_of_this_nodes() {
 }
 
 #[test]
-fn commits_from_ahead_wait_and_count_for_nothing() {
+fn commits_from_the_future_are_parked_until_their_time() {
     let (mut node, n2) = opened();
     let ahead = Position { stamp: stamp(Timestamp(node.now.0 + 2000)), node: n2 };
     node.commits(n2, 1, 0, vec![set(ahead, "k"), set(ahead, "k")]);
@@ -156,7 +156,7 @@ fn commits_from_ahead_wait_and_count_for_nothing() {
 }
 
 #[test]
-fn more_batches_than_allowed_or_one_twice() {
+fn too_many_batches_or_one_twice_end_the_session() {
     for batches in [vec![0, 1, 2, 3, 4], vec![0, 0]] {
         let (mut node, n2) = opened();
         node.slow_disk = true;
@@ -174,7 +174,7 @@ fn more_batches_than_allowed_or_one_twice() {
 }
 
 #[test]
-fn the_last_word_before_all_is_durable() {
+fn a_session_cannot_end_before_its_commits_are_durable() {
     let (mut node, n2) = opened();
     node.slow_disk = true;
     node.commits(n2, 1, 0, vec![set(at(&node, 1, "n2"), "k")]);
@@ -227,7 +227,7 @@ fn a_full_disk_at_the_end_of_a_copy_loses_nothing_of_it() {
 }
 
 #[test]
-fn whole_sessions_again() {
+fn repeated_sessions_change_nothing() {
     let (mut node, n2) = opened();
     let said = [
         Body::Open { hello: node.hello_of(n2), summaries: vec![] },
@@ -252,7 +252,7 @@ fn whole_sessions_again() {
 }
 
 #[test]
-fn a_giver_that_compares_for_ever() {
+fn a_giver_that_compares_for_ever_is_given_up() {
     let (mut node, n2) = opened();
     let lie = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
     let compare = Body::Compare(vec![Summary { range: Range::ALL, held: lie.clone() }]);
@@ -281,7 +281,7 @@ fn giving() -> (Node, NodeTag, u64) {
 }
 
 #[test]
-fn a_taker_that_never_agrees() {
+fn a_taker_that_never_agrees_is_given_up() {
     let (mut node, n2, session) = giving();
     let held = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
     let never = vec![Answer::Holds(vec![Summary { range: Range::ALL, held }])];
@@ -295,7 +295,7 @@ fn a_taker_that_never_agrees() {
 }
 
 #[test]
-fn a_taker_that_asks_for_what_does_not_exist() {
+fn a_taker_that_asks_for_missing_commits_gets_those_that_exist_once() {
     let (mut node, n2, session) = giving();
     let missing = vec![9999, u32::MAX, 5, 5];
     let hello = node.hello_of(n2);
@@ -332,7 +332,7 @@ fn an_acknowledgement_of_nothing_ends_no_comparison() {
 }
 
 #[test]
-fn a_copy_whose_last_word_lies() {
+fn a_copy_with_implausible_horizons_is_refused() {
     let mut node = Node::new("n1");
     let n2 = tag("n2");
     node.write("mine", true);
@@ -350,7 +350,7 @@ fn a_copy_whose_last_word_lies() {
 }
 
 #[test]
-fn reported_again_after_it_was_over() {
+fn an_alarm_is_raised_again_after_it_was_over() {
     let (mut node, n2) = opened();
     for round in 1..4 {
         node.slow_disk = true;

@@ -105,7 +105,7 @@ fn bodies(node: &Node, n2: NodeTag) -> Vec<Body> {
 }
 
 #[test]
-fn every_message_in_every_stage() {
+fn no_two_messages_in_any_stage_change_what_is_kept() {
     for stage in STAGES {
         let count = {
             let (node, n2, _) = at_stage(stage);

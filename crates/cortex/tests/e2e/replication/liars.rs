@@ -233,7 +233,7 @@ fn strangers_are_refused_and_told_of_once() {
 }
 
 #[test]
-fn who_was_removed_cannot_sign_itself_back_in() {
+fn a_removed_node_cannot_enter_itself_again() {
     let victim = Member::start("victim", &[]);
     victim.set("precious::key", "kept");
     let member = Member::join("member", &victim);

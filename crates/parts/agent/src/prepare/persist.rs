@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_tells_nothing_is_what_the_program_makes_of_it() {
+    fn a_path_of_unknown_kind_becomes_what_the_program_makes_of_it() {
         let place = KeptFiles::new();
         let paths = ["htpasswd".to_owned(), "queue".to_owned()];
         let first = place.release("v1", &[]);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_named_where_it_differs() {
+    fn pushed_files_that_kept_ones_hide_are_named_if_they_differ() {
         let place = KeptFiles::new();
         let first = place.release("v1", &[("up/a", "1"), ("up/b", "1"), ("seed.json", "{}")]);
         let paths = ["up/".to_owned(), "seed.json".to_owned()];

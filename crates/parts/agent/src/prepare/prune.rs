@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_kept() {
+    fn the_newest_builds_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         for number in 0..5u64 {
             let path = directory.path().join(number.to_string());

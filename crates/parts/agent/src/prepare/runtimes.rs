@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_one_is_kept_where_it_fits_else_the_newest_that_does() {
+    fn the_usual_interpreter_is_kept_if_it_fits_else_the_newest_that_does() {
         let pick = |wanted: &str, versions: &[&str]| {
             let choice = chosen(&[wish(wanted, "f", true)], versions).unwrap();
             choice.version.unwrap().to_string()
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_and_missing_names_wish_machine_and_way_out() {
+    fn a_missing_interpreter_names_the_wish_the_machine_and_the_way_out() {
         let wishes = [wish(">=3.6", "setup.py", true), wish("3.9.1", ".python-version", true)];
         let failure = chosen(&wishes, &["3.11.2", "3.9.18"]).unwrap_err();
         assert!(failure.lacks_tool, "another node may have it");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mere_wish_is_granted_where_it_can_be_and_remarked_where_not() {
+    fn a_mere_wish_is_granted_if_possible_and_remarked_on_if_not() {
         let wishes = [wish("22.x", "engines", false), wish("22.1.0", ".nvmrc", false)];
         let choice = chosen(&wishes, &["18.19.0", "22.1.0", "22.9.0"]).unwrap();
         assert_eq!(choice.version.unwrap().to_string(), "22.1.0");

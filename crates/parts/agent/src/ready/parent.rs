@@ -57,7 +57,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[tokio::test]
-    async fn whoever_holds_its_port_is_not_waited_for() {
+    async fn a_process_that_holds_its_port_is_not_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let wanted = WantedPort { port: listener.local_addr().unwrap().port(), id: None };
         let own = identity(std::process::id()).unwrap();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn successors_that_end_too_are_a_row() {
+    fn workers_whose_successors_end_too_are_reported() {
         let mut workers = WorkerDeaths::default();
         workers.see(&[(10, 1), (11, 1)]);
         workers.see(&[]);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_live_on_are_none() {
+    fn workers_that_live_on_are_not_reported() {
         let mut workers = WorkerDeaths::default();
         workers.see(&[(10, 1), (11, 1)]);
         workers.see(&[(10, 1), (12, 2)]);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_nobody_lives_unless_it_is_heard() {
+    fn a_node_whose_port_refuses_counts_as_dead_unless_it_is_heard() {
         let (mut members, mut runtime) = members();
         let (mut suspicions, now) = (Suspicions::default(), Instant::now());
         suspicions.add(now + WAIT, &life("b").node, &mut members, &mut runtime);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_heard_meanwhile_lives() {
+    fn a_suspect_that_is_heard_meanwhile_lives() {
         let (mut members, mut runtime) = members();
         let (mut suspicions, now) = (Suspicions::default(), Instant::now());
         suspicions.add(now + WAIT, &life("b").node, &mut members, &mut runtime);

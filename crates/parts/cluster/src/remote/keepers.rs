@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_outlives_the_node() {
+    fn the_list_of_keepers_outlives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keepers.json");
         let seed = |id: &str, at: &str| {

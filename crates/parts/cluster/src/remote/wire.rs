@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_stay_what_they_are() {
+    fn failures_keep_their_kind() {
         let away = WireFailure::from(StoreError::Away("x".into()));
         assert!(matches!(StoreError::from(away), StoreError::Away(what) if what == "x"));
         let newer: WireFailure = serde_json::from_str(r#"{"kind":"tired","what":"w"}"#).unwrap();

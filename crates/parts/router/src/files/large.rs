@@ -113,7 +113,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(50);
 
     #[tokio::test]
-    async fn one_without_patience_is_not_waited_for() {
+    async fn a_large_file_does_not_wait_for_a_client_without_patience() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
         let _far = listener.accept().await.unwrap();

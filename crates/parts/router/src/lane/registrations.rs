@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_a_task_waits_for_is_not_registered_until_the_lane_has_it_again() {
+    async fn a_connection_that_a_task_waits_for_is_registered_again_once_the_lane_has_it() {
         const SOON: Duration = Duration::from_secs(10);
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
         let mut registrations = UpstreamRegistrations::new(epoll.clone());

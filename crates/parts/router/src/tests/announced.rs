@@ -118,7 +118,7 @@ async fn a_client_is_who_the_proxy_says() {
 }
 
 #[tokio::test]
-async fn others_connect_for_themselves_and_cannot_pretend() {
+async fn other_addresses_are_clients_themselves_and_cannot_announce() {
     let place = place(CONNECTIONS_MAX).await;
     let public = place.world.router.public().unwrap();
     let text = place.world.get("/").await.text();
@@ -153,7 +153,7 @@ async fn without_a_header_or_with_a_bad_one_the_connection_ends_and_is_counted()
 }
 
 #[tokio::test]
-async fn inside_tls_too() {
+async fn a_client_inside_tls_is_who_the_proxy_says() {
     let place = place(CONNECTIONS_MAX).await;
     let secure = place.world.router.secure().unwrap();
     let config = client(&place.files, rustls::ALL_VERSIONS, &[]);

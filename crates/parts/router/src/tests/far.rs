@@ -188,7 +188,7 @@ async fn a_truncated_answer_never_looks_whole() {
 }
 
 #[tokio::test]
-async fn busy_over_there_is_no_answer_for_anybody() {
+async fn a_busy_far_node_is_never_the_clients_answer() {
     let (entered, mut inside) = tokio::sync::mpsc::channel(16);
     let (open, gate) = tokio::sync::watch::channel(false);
     let far = Backend::start(move |mut client| {
@@ -296,7 +296,7 @@ async fn a_node_that_is_lost_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_router_that_stops_fails_nobody() {
+async fn a_router_that_stops_fails_no_request() {
     let (near, far) = (Backend::named("near").await, Backend::named("far").await);
     let pair = Pair::new().await;
     pair.far_claim(1, None, &[(1, Ready, far.port)]);

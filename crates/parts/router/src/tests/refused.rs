@@ -36,7 +36,7 @@ async fn is_reset(from: [u8; 4], port: u16, says: &[u8]) -> Result<usize> {
 }
 
 #[tokio::test]
-async fn what_has_no_room_or_a_bad_header_counts_as_refused() {
+async fn connections_without_room_or_with_a_bad_header_count_as_refused() {
     let config = RouterConfig {
         public: Some(([127, 0, 0, 1], 0).into()),
         secure: None,

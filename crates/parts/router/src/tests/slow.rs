@@ -133,7 +133,7 @@ async fn serial_instances_keep_an_eighth_of_their_places_for_quick_requests() {
 }
 
 #[tokio::test]
-async fn so_do_those_that_take_a_few_at_a_time() {
+async fn instances_that_take_a_few_at_a_time_keep_an_eighth_for_quick_requests() {
     keep_an_eighth_for_quick_ones_until_they_are_due(2, 4).await;
 }
 
@@ -148,7 +148,7 @@ async fn nobody_waits_in_vain_beside_a_place_that_is_kept() {
 }
 
 #[tokio::test]
-async fn few_places_are_kept_for_nobody() {
+async fn fewer_than_eight_places_keep_none_for_quick_requests() {
     let place = place(7, Some(1)).await;
     place.learnt().await;
     let clients = place.ask(7).await;
@@ -157,7 +157,7 @@ async fn few_places_are_kept_for_nobody() {
 }
 
 #[tokio::test]
-async fn nor_where_an_instance_takes_any_number() {
+async fn instances_that_take_any_number_keep_no_place_for_quick_requests() {
     let place = place(8, None).await;
     place.learnt().await;
     let clients = place.ask(20).await;

@@ -146,7 +146,7 @@ async fn plain_http_is_told_and_nonsense_is_not_answered() {
 
 /// One thread serves all, so that they are counted together.
 #[tokio::test]
-async fn who_has_too_many_connections_is_turned_away_and_counted() {
+async fn a_client_with_too_many_connections_is_turned_away_and_counted() {
     const CONNECTIONS_MAX: usize = 8;
     let directory = tempfile::tempdir().unwrap();
     let files = certificate(directory.path(), "shop", &["shop.localhost"]);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn the_claims_that_are_not_kept_are_bounded() {
         let own: NodeId = "n1".parse().unwrap();
         let mut unkept = Unkept::new(model::key::note_unkept);
         let all = (1..=UNKEPT_MAX + 1).map(|n| commit(&format!("instance::a::web::{n}::n2"), 1));

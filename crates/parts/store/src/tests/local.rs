@@ -60,7 +60,7 @@ async fn a_lookup_that_finds_nothing_waits_for_the_write_that_came_before() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time() {
+async fn only_one_process_at_a_time_opens_a_store() {
     let place = StoreDirectory::new();
     let store = place.open();
     let error = place.try_open().err().unwrap();

@@ -267,7 +267,7 @@ fn the_power_may_go_at_any_step() {
 }
 
 #[test]
-fn what_is_not_synced_is_missed() {
+fn a_missing_sync_is_noticed() {
     for mistake in [Mistake::NamesAreNotSynced, Mistake::ContentIsNotSynced] {
         let lost = (0..200).step_by(10).find_map(|steps| cut_after(0, steps, mistake).err());
         let lost = lost.unwrap_or_else(|| panic!("{mistake:?} was to be noticed"));

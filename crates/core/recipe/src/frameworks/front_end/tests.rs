@@ -165,7 +165,7 @@ fn adapters_decide_between_pages_and_a_server() {
 }
 
 #[test]
-fn a_server_of_the_projects_own_makes_it_no_site() {
+fn a_project_with_its_own_server_is_not_a_site() {
     let with = |start: &str, extra: &str| {
         format!(
             r#"{{"scripts": {{"build": "vite build"{start}}}, "devDependencies": {{"vite": "5"}}{extra}}}"#
@@ -189,7 +189,7 @@ fn a_server_of_the_projects_own_makes_it_no_site() {
 }
 
 #[test]
-fn the_build_comes_last_but_for_the_look_at_what_it_left() {
+fn the_build_is_followed_by_a_check_of_its_output() {
     let files = [
         (PACKAGE_JSON, &*listing("vite", "vite build")),
         INDEX,

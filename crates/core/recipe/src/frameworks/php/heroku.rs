@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_is_the_document_root() {
+    fn the_last_argument_is_the_document_root() {
         for (command, root, ignored) in [
             ("heroku-php-apache2", ".", 0),
             ("heroku-php-apache2 public/", "public/", 0),

@@ -143,7 +143,7 @@ fn streams_wait_for_common_room_in_turn() {
 }
 
 #[test]
-fn who_only_looks_takes_nobodys_place() {
+fn a_poll_with_a_noop_waker_does_not_replace_the_waiting_task() {
     let mut peer = Peer::with(&[(setting::INITIAL_WINDOW, 0)]);
     let key = peer.post(1);
     begin_answer(&mut peer, key, 5);
@@ -251,7 +251,7 @@ fn trailers_end_a_request_and_an_answer() {
 }
 
 #[test]
-fn who_is_to_leave_is_told_twice() {
+fn a_client_that_is_to_leave_is_told_twice() {
     let mut peer = Peer::new();
     let first = peer.get(1);
     peer.h2.leave();
@@ -303,7 +303,7 @@ fn no_more_streams_than_agreed_are_open_or_held() {
 }
 
 #[test]
-fn who_serves_a_stream_no_more_ends_it() {
+fn a_stream_that_nobody_serves_any_more_is_ended() {
     let mut peer = Peer::new();
     for (stream, answered, whole, reason) in [
         (1, false, true, Some(Reason::INTERNAL_ERROR)),

@@ -198,7 +198,7 @@ mod tests {
 
     /// The examples of RFC 7541, appendices C.3 and C.4: three requests, plain and coded.
     #[test]
-    fn the_examples_are_read() {
+    fn the_examples_of_the_standard_are_read() {
         let plain = [
             "828684410f7777772e6578616d706c652e636f6d",
             "828684be58086e6f2d6361636865",

@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_stays_as_small_as_was_said(
+        fn the_table_stays_within_its_size(
             steps: Vec<(Option<u16>, Vec<u8>)>,
         ) {
             let mut table = DynamicTable::default();

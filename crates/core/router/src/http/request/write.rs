@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_asked_for_the_standard_header_says_who_asks_too() {
+    fn the_standard_forwarded_header_is_written_if_asked_for() {
         let peer = |text: &str| text.parse::<IpAddr>().unwrap();
         for (peer, host, is_secure, expected) in [
             (peer("192.0.2.7"), "a.org", true, "for=192.0.2.7;host=a.org;proto=https"),
@@ -291,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_pass_for_others_are_dropped() {
+    fn header_names_that_servers_confuse_with_others_are_dropped() {
         let out = written([127, 0, 0, 1], "X_Forwarded_For: 1\r\nProxy: http://evil\r\nA: b\r\n");
         assert!(!out.contains('_') && !out.contains("evil") && out.contains("A: b\r\n"), "{out}");
     }
 
     #[test]
-    fn what_is_kept_from_others_is_not_upgraded() {
+    fn only_a_plain_upgrade_to_websocket_is_passed_on() {
         for (head, passes) in [
             ("Connection: Upgrade\r\nUpgrade: websocket\r\n", true),
             ("Upgrade: websocket\r\n", false),

@@ -116,7 +116,7 @@ fn a_node_that_does_not_answer_does_not_keep_the_next_waiting() {
 }
 
 #[test]
-fn who_is_off_the_list_is_left() {
+fn a_keeper_that_is_off_the_list_is_left() {
     let mut driven = Driven::new(&["a", "b"]);
     let first = driven.use_one();
     let second = if first == id("a") { id("b") } else { id("a") };
@@ -125,7 +125,7 @@ fn who_is_off_the_list_is_left() {
 }
 
 #[test]
-fn guests_spread() {
+fn guests_spread_over_the_keepers() {
     let keepers: Vec<NodeId> = ["a", "b", "c"].map(id).into();
     let mut firsts: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in 0..300 {
@@ -142,7 +142,7 @@ proptest! {
     /// At most one node is used at a time, none is called twice at a time, and when all answer
     /// again one of them is used soon.
     #[test]
-    fn one_is_used_whatever_happened(
+    fn some_keeper_is_used_whatever_happened(
         steps in proptest::collection::vec((0_u8..7, 0_usize..4, 0_u64..900), 1..80),
     ) {
         let names = ["a", "b", "c", "d"];

@@ -57,7 +57,7 @@ async fn a_flipped_bit_anywhere_is_found_at_its_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_holder_makes_good_what_a_liar_began() {
+async fn another_holder_completes_a_value_that_a_liar_began() {
     let whole = bytes(40 * GROUP_BYTES, 2);
     let (liar, honest, to) = (Node::new(), Node::new(), Node::new());
     let value = liar.store(&whole);
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn bits_come_back(bits in proptest::collection::vec(any::<bool>(), 0..300)) {
+    fn bit_sets_are_read_back(bits in proptest::collection::vec(any::<bool>(), 0..300)) {
         let encoded = encode_bits(&bits);
         prop_assert_eq!(decode_bits(&encoded, bits.len()), Some(bits.clone()));
         prop_assert_eq!(decode_bits(&encoded, bits.len() + 8), None);

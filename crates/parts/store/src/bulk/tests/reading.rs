@@ -144,7 +144,7 @@ async fn a_value_is_read_while_it_comes_through_cuts() {
 }
 
 #[tokio::test]
-async fn who_wants_what_nobody_has_is_told_and_it_comes_later() {
+async fn a_reader_of_a_value_that_nobody_has_is_told_and_it_comes_later() {
     let (from, empty, to) = (Node::new(), Node::new(), Node::new());
     let name = from.store(&bytes(100_000, 1));
     let peers = Peers::of(&[&empty]);

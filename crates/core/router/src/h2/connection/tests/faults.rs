@@ -33,7 +33,7 @@ fn ends_stream(frames: Frames<'_>, reason: Reason) {
 }
 
 #[test]
-fn what_is_no_preface_or_no_settings() {
+fn a_connection_without_preface_or_settings_is_ended() {
     let mut peer = Peer::silent();
     peer.bytes(b"GET / HTTP/1.1\r\n");
     assert_eq!(peer.went_away(), Some(Reason::PROTOCOL_ERROR));
@@ -47,7 +47,7 @@ fn what_is_no_preface_or_no_settings() {
 }
 
 #[test]
-fn frames_of_another_size_or_stream() {
+fn frames_of_a_wrong_size_or_on_a_wrong_stream_end_the_connection() {
     let (protocol, size) = (Reason::PROTOCOL_ERROR, Reason::FRAME_SIZE_ERROR);
     ends_connection(&[(FrameType(99), 0, 0, &[0; 16 * 1024 + 1])], size);
     for (kind, flags, payload) in [
@@ -89,7 +89,7 @@ fn frames_of_another_size_or_stream() {
 }
 
 #[test]
-fn settings_that_nobody_may_have() {
+fn invalid_settings_end_the_connection() {
     for (name, value, reason) in [
         (setting::ENABLE_PUSH, 2, Reason::PROTOCOL_ERROR),
         (setting::CONNECT_PROTOCOL, 2, Reason::PROTOCOL_ERROR),
@@ -110,7 +110,7 @@ fn settings_that_nobody_may_have() {
 }
 
 #[test]
-fn windows_that_do_not_grow_or_grow_too_large() {
+fn window_updates_of_nothing_or_too_much_are_refused() {
     let get = block("GET", &[]);
     let (none, all) = ([0; 4], [0x7f, 0xff, 0xff, 0xff]);
     ends_connection(&[(FrameType::WINDOW_UPDATE, 0, 0, &none)], Reason::PROTOCOL_ERROR);
@@ -138,7 +138,7 @@ fn windows_that_do_not_grow_or_grow_too_large() {
 }
 
 #[test]
-fn heads_in_pieces_stay_together() {
+fn no_other_frame_may_come_within_a_head() {
     let get = block("GET", &[]);
     let begun = (FrameType::HEADERS, END_STREAM, 1, &get[..3]);
     for other in [
@@ -161,7 +161,7 @@ fn heads_in_pieces_stay_together() {
 }
 
 #[test]
-fn streams_that_are_not_begun_or_over() {
+fn frames_on_streams_that_are_idle_or_closed_are_refused() {
     let (get, post) = (block("GET", &[]), block("POST", &[]));
     let (asked, posted) =
         ((FrameType::HEADERS, WHOLE, 1, &get[..]), (FrameType::HEADERS, 4, 1, &post[..]));
@@ -206,7 +206,7 @@ fn streams_that_are_not_begun_or_over() {
 }
 
 #[test]
-fn bodies_that_are_not_as_long_as_they_say() {
+fn a_body_of_another_length_than_declared_ends_the_stream() {
     let three = block("POST", &[("content-length", "3")]);
     let posted = (FrameType::HEADERS, END_HEADERS, 1, &three[..]);
     let malformed = Reason::PROTOCOL_ERROR;
@@ -222,7 +222,7 @@ fn bodies_that_are_not_as_long_as_they_say() {
 }
 
 #[test]
-fn requests_that_are_none() {
+fn malformed_requests_end_their_stream() {
     for fields in [&[("connection", "close")][..], &[(":path", "/b")], &[("te", "x")]] {
         let bad = block("GET", fields);
         ends_stream(&[(FrameType::HEADERS, WHOLE, 1, &bad)], Reason::PROTOCOL_ERROR);
@@ -245,7 +245,7 @@ fn requests_that_are_none() {
 
 /// Errors in streams cost as much as streams that are given up.
 #[test]
-fn errors_without_end_end_the_connection() {
+fn too_many_stream_errors_end_the_connection() {
     let mut peer = Peer::new();
     let bad = block("GET", &[("connection", "close")]);
     let mut count = 0;
