@@ -52,7 +52,7 @@ fn nodes_are_listed_drained_and_used_again() {
     one.run(&["nodes", "drain", &name]).refused().saying(&["several nodes", &id, &other]);
     one.run(&["nodes", "drain", "nobody"]).refused().saying(&["no node 'nobody'", "cortex nodes"]);
     let drained = one.run(&["nodes", "drain", &other[..6]]).succeeded();
-    drained.saying(&["takes nothing new", "runs nothing"]);
+    drained.saying(&["takes no new instances", "runs nothing"]);
     await_spread(&two, "all to be elsewhere", |counts| counts == [COUNT, 0], &both);
     let row = await_state(&one, &other, "drained");
     assert!(row["instances"] == 0 && row["drained_since"].is_string(), "{row}");

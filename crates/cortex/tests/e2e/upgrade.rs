@@ -242,7 +242,7 @@ fn what_is_no_binary_of_cortex_is_refused() {
     let other = format!("#!/bin/sh\necho bash 5.2\n{}", "# padding\n".repeat(1000));
     upgrade(&file("other", other.as_bytes())).saying(&["no binary of cortex", "bash 5.2"]);
     upgrade("/nowhere/at/all").saying(&["cannot be read"]);
-    upgrade(node.directory.path().to_str().expect("text")).saying(&["is no file"]);
+    upgrade(node.directory.path().to_str().expect("text")).saying(&["is not a file"]);
     let good = other_binary(node.directory.path(), "good");
     let good = good.to_str().expect("text");
     node.run(&["upgrade", "--binary", good, "--node", "nobody"]).refused().saying(&["no node"]);

@@ -239,7 +239,7 @@ fn check(
 /// succeed unnoticed. Port 0 is refused, since it would be a different one every time.
 fn can_bind(api: &Api, id: PortId) -> std::io::Result<()> {
     if id.port == 0 {
-        return Err(std::io::Error::other("0 is no port to be found at"));
+        return Err(std::io::Error::other("port 0 cannot be served; choose another number"));
     }
     let address = (api.http.ip(), id.port);
     match id.transport {

@@ -36,7 +36,7 @@ pub struct UpgradeQuery {
 
 fn upgrading(api: &Api) -> Result<&Upgrading, Problem> {
     api.upgrading.as_deref().ok_or_else(|| {
-        let what = "this process keeps a store alone and cannot be upgraded while it runs";
+        let what = "this process runs nothing but a store and cannot be upgraded while it runs";
         Problem::conflict("store_alone", what).hint("stop it, and start it with the new binary")
     })
 }
@@ -187,7 +187,7 @@ async fn shown(api: &Api) -> Result<UpgradeShown, Problem> {
             ("waiting", format!("{} is down: start it, or cancel", called(node)))
         }
         RollStanding::Stopped(node) => {
-            ("stopped", format!("it failed on {}: nobody goes on", called(node)))
+            ("stopped", format!("it failed on {}: no other node tries it", called(node)))
         }
     };
     let roll = picture.roll.as_ref();

@@ -46,8 +46,8 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     let lost = || {
         let app = &released.application;
         format!(
-            "nothing more is heard of {}; its rollout goes on, on another node if this one is \
-             lost: `cortex releases -a {app}`, on any of them, says how it ends",
+            "the rollout of {} cannot be followed any more; it goes on, on another node if this one \
+             is lost: `cortex releases -a {app}`, on any node, says how it ends",
             released.release
         )
     };
@@ -142,7 +142,7 @@ fn failed(released: &Released, message: &str, serving: Option<&str>) {
     output::complain(message);
     match serving {
         Some(serving) => output::complain(&format!("{serving} keeps serving.")),
-        None => output::complain("Nothing is serving yet: mend it and push again."),
+        None => output::complain("Nothing is serving yet: fix it and push again."),
     }
 }
 

@@ -197,7 +197,9 @@ fn path(node: &str, action: &str) -> String {
 async fn drain(session: &Session, node: &str, waits: bool) -> anyhow::Result<()> {
     let mut shown: NodeShown = session.client.post(&path(node, "/drain"), &json!({})).await?;
     let id = shown.row.id.clone();
-    output::say(&format!("Node {id} takes nothing new; `cortex nodes activate {id}` undoes it."));
+    output::say(&format!(
+        "Node {id} takes no new instances; `cortex nodes activate {id}` undoes it."
+    ));
     if !waits {
         return Ok(());
     }

@@ -192,9 +192,10 @@ impl Serve {
     }
 
     fn config(self, session: &Session) -> anyhow::Result<ProxyConfig> {
-        let listen = self.listen.as_deref().context(
-            "it is not said where clients come: add for example --listen 127.0.0.1:8080",
-        )?;
+        let listen = self
+            .listen
+            .as_deref()
+            .context("say where clients connect: add for example --listen 127.0.0.1:8080")?;
         let listen = to_address(listen, "--listen", true)?;
         let (sorts, back_ends) = self.services()?;
         let mode = self.mode(&sorts)?;
@@ -241,7 +242,7 @@ impl Serve {
             Some("tcp") => {
                 anyhow::ensure!(
                     self.health_host.is_none(),
-                    "--health-host: a connection alone names nobody; use it with --health PATH"
+                    "--health-host: a check by connection sends no host name; use it with --health PATH"
                 );
                 Some(HealthCheck::Tcp)
             }
@@ -256,7 +257,7 @@ impl Serve {
         };
         anyhow::ensure!(
             check.is_none() || mode != Mode::Udp,
-            "--health: nobody answers connections in mode udp; leave it out"
+            "--health: servers of mode udp cannot be checked; leave it out"
         );
         Ok(check)
     }
@@ -311,7 +312,7 @@ impl Serve {
         );
         anyhow::ensure!(
             chains.is_empty() || matches!(mode, Mode::Http { .. }),
-            "--tls-cert is for --mode http; others pass on what they get, TLS too"
+            "--tls-cert is for --mode http; the other modes pass TLS on as it comes"
         );
         let pairs = chains.iter().cloned().zip(keys.iter().cloned());
         Ok(pairs.map(|(chain, key)| CertificateFiles { chain, key }).collect())
@@ -322,22 +323,22 @@ impl Serve {
         let name = self.mode.unwrap_or(if apart { ModeName::Tcp } else { ModeName::Http });
         anyhow::ensure!(
             !apart || name == ModeName::Tcp,
-            "--to: clients are told apart with --mode tcp only: each connection as a whole"
+            "--to: only --mode tcp tells clients apart, each connection as a whole"
         );
         anyhow::ensure!(
             self.accept_proxy.is_none() || name != ModeName::Udp,
-            "--accept-proxy is for --mode http and tcp; datagrams bring no header"
+            "--accept-proxy is for --mode http and tcp; datagrams carry no such header"
         );
         if name != ModeName::Tcp {
             anyhow::ensure!(
                 self.send_proxy.is_none(),
-                "--send-proxy is for --mode tcp: connections to back ends are shared by clients \
-                 otherwise; --forwarded tells HTTP servers who asks"
+                "--send-proxy is for --mode tcp: in the other modes clients share connections to \
+                 back ends; --forwarded tells HTTP servers who asks"
             );
         }
         anyhow::ensure!(
             self.forwarded.is_none() || name == ModeName::Http,
-            "--forwarded is for --mode http: in others there is no header; see --send-proxy"
+            "--forwarded is for --mode http: the other modes have no headers; see --send-proxy"
         );
         Ok(match name {
             ModeName::Http => Mode::Http {

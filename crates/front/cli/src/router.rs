@@ -132,7 +132,9 @@ impl Export {
 
 /// Replaces the file at once: a reader sees the old text or the new one.
 fn replace(out: &Path, text: &str) -> anyhow::Result<()> {
-    let name = out.file_name().with_context(|| format!("--out: {} is no file", out.display()))?;
+    let name = out
+        .file_name()
+        .with_context(|| format!("--out: {} is not a file: name another", out.display()))?;
     let fresh = out.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = File::create(&fresh)
         .and_then(|mut file| {
@@ -150,7 +152,7 @@ async fn reload(command: &str) -> anyhow::Result<()> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null());
     let ran = runtime::task::spawn_blocking(move || shell.output()).await?;
-    let ran = ran.context("--reload: there is no shell")?;
+    let ran = ran.context("--reload: /bin/sh cannot be run")?;
     let said = String::from_utf8_lossy(&ran.stderr);
     ensure!(
         ran.status.success(),

@@ -124,7 +124,7 @@ impl Up {
         if let Some(directory) = &self.directory {
             anyhow::ensure!(
                 directory.is_dir(),
-                "{} is no directory that could be pushed",
+                "{} is not a directory: name one to push",
                 directory.display()
             );
         }
@@ -346,7 +346,7 @@ async fn run_and_push(
         ended = &mut node => return ended,
         pushed = pushed => if let Err(error) = pushed {
             super::report(&error);
-            output::say("Nothing else is affected: mend it and push again");
+            output::say("Nothing else is affected: fix it and push again");
         }
     }
     output::say("Ctrl-C stops the node and its applications; `cortex --help` lists the commands");

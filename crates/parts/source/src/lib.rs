@@ -51,7 +51,7 @@ impl Source {
         let metadata = std::fs::metadata(directory)
             .with_context(|| format!("{} cannot be pushed", directory.display()))?;
         if !metadata.is_dir() {
-            bail!("{} is no directory: push the directory it lies in", directory.display());
+            bail!("{} is not a directory: push the directory that it lies in", directory.display());
         }
         let kind = match vcs {
             Vcs::Auto => return Source::whatever(directory, revision),

@@ -105,7 +105,7 @@ impl VersionControl {
     fn not_started(self, error: io::Error) -> anyhow::Error {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => "install it, or push the files as they are with --vcs dir",
-            _ => "look what is wrong with it",
+            _ => "find out what is wrong with it",
         };
         anyhow::Error::new(error).context(format!("{} cannot be run: {advice}", self.program()))
     }
@@ -153,7 +153,7 @@ impl VersionedDirectory {
     pub fn find(self, revision: Option<&str>) -> anyhow::Result<Option<Source>> {
         // It would be read as an option.
         if revision.is_some_and(|revision| revision.starts_with('-') || revision.contains('\0')) {
-            bail!("'{}' is no revision", revision.unwrap_or_default().escape_debug());
+            bail!("'{}' is not a revision", revision.unwrap_or_default().escape_debug());
         }
         let id = self.resolve(revision)?;
         let short: String = id.chars().take(SHOWN_ID_LENGTH).collect();

@@ -49,7 +49,7 @@ impl Application {
             if adopted.exit.is_some() {
                 self.emit(Effect::Forget { id });
             } else if !mutants::active(mutants::FORGET_STRAYS) {
-                self.note(format!("{} is stopped: no claim knows it", id.instance.label()));
+                self.note(format!("{} is stopped: no claim names it", id.instance.label()));
                 self.stop_stray(now, id);
             }
         }

@@ -212,7 +212,7 @@ impl Plan {
         let since = process.since;
         match process.phase {
             Phase::Launching if self.is_over(now, since, LAUNCH_MAX) => {
-                let why = format!("did not come into being within {} s", LAUNCH_MAX.as_secs());
+                let why = format!("was not started within {} s", LAUNCH_MAX.as_secs());
                 self.steps.push(Step::GiveUp { place, generation, why });
             }
             Phase::Waking => {

@@ -41,7 +41,7 @@ impl Vitals {
             None => return Some("it does not know yet which binary it is".into()),
         }
         if !self.adopted {
-            return Some("it has not taken hold yet of what runs".into());
+            return Some("it has not taken over the running instances yet".into());
         }
         let gone = |one: &&String| self.claimed.contains(*one) && !self.ready.contains(*one);
         if let Some(one) = before.ready.iter().find(gone) {
@@ -180,7 +180,7 @@ mod tests {
     fn a_binary_that_lacks_a_part_is_given_back() {
         check(Vitals { binary: None, ..well() }, "which binary");
         check(Vitals { binary: Some(ContentHash([1; 32])), ..well() }, "another binary");
-        check(Vitals { adopted: false, ..well() }, "taken hold");
+        check(Vitals { adopted: false, ..well() }, "taken over");
         check(Vitals { ready: set(&["a/web.1"]), ..well() }, "a/web.2 is not ready");
         check(Vitals { ports: set(&[]), ..well() }, "127.0.0.1:80 is not open");
         check(Vitals { peers: 0, ..well() }, "no other node");

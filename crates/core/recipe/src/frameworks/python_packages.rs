@@ -93,7 +93,7 @@ impl PackageSource {
     pub fn steps(&self, tree: &SourceTree) -> Result<Vec<Step>, RecipeError> {
         let command = match self {
             PackageSource::Unreadable(why) => {
-                return Err(RecipeError(format!("{PYPROJECT} is no TOML: {why}")));
+                return Err(RecipeError(format!("{PYPROJECT} is not TOML: {why}")));
             }
             PackageSource::Tool(tool) => return python_tools::steps(tree, *tool),
             PackageSource::Requirements(file) => format!("{PIP_INSTALL} -r {file}"),
@@ -160,7 +160,7 @@ fn of_table(tree: &SourceTree, table: &toml::Table) -> Option<PackageSource> {
 pub fn pyproject(tree: &SourceTree) -> Result<Option<toml::Table>, String> {
     let Some(text) = tree.text(PYPROJECT) else {
         return match tree.exists(PYPROJECT) {
-            true => Err("it is no UTF-8 text".into()),
+            true => Err("it is not UTF-8 text".into()),
             false => Ok(None),
         };
     };
@@ -183,7 +183,7 @@ fn dependencies(tree: &SourceTree) -> Result<Vec<String>, RecipeError> {
             Ok(shell_word(entry))
         }
         _ => Err(RecipeError(format!(
-            "{PYPROJECT}: '{entry}' under dependencies is no requirement: write NAME, \
+            "{PYPROJECT}: '{entry}' under dependencies is not a requirement: write NAME, \
              NAME>=VERSION or NAME @ URL"
         ))),
     };
@@ -289,7 +289,7 @@ mod tests {
             let text = format!("[project]\ndependencies = [\"{entry}\"]\n");
             let tree = SourceTree::from_pairs([(PYPROJECT, text)]);
             let error = PackageSource::List.steps(&tree).unwrap_err();
-            assert!(error.0.contains("no requirement"), "{}", error.0);
+            assert!(error.0.contains("not a requirement"), "{}", error.0);
         }
     }
 

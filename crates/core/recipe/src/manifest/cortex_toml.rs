@@ -151,7 +151,7 @@ fn validate(file: File) -> Result<Manifest, String> {
     let mut notes = Vec::new();
     let name = file.name.map(|name| name.parse()).transpose().map_err(|e| format!("name: {e}"))?;
     if file.port == Some(0) {
-        return Err("port: 0 is no port; use 1 to 65535, or leave it out".into());
+        return Err("port: 0 is not a port; use 1 to 65535, or leave it out".into());
     }
     Ok(Manifest {
         files: vec![CORTEX_TOML.into()],
@@ -197,7 +197,7 @@ fn baked(patterns: Vec<String>) -> Result<Vec<String>, String> {
         if !is_variable_name(pattern.strip_suffix('*').unwrap_or(pattern)) {
             let shown = pattern.escape_debug();
             return Err(format!(
-                "baked: '{shown}' is no variable's name, nor the start of one and '*', as in 'API_*'"
+                "baked: '{shown}' is neither a variable's name nor the start of one with '*', as in 'API_*'"
             ));
         }
     }
@@ -222,7 +222,7 @@ fn environment(
     let one = |(name, value): (String, Scalar)| {
         if !is_variable_name(&name) {
             let shown = name.escape_debug();
-            return Err(format!("env: '{shown}' is no variable's name; use A-Z, 0-9 and _"));
+            return Err(format!("env: '{shown}' is not a variable's name; use A-Z, 0-9 and _"));
         }
         let value = match value {
             Scalar::Text(text) => text,
@@ -317,7 +317,7 @@ fn body_size(text: Option<String>) -> Result<Option<u64>, String> {
     match size(&text) {
         Some(bytes) if bytes > 0 => Ok(Some(bytes)),
         _ => Err(format!(
-            "requests.body_size: '{}' is no size; write '64KB' or '10MB', or leave it out for no limit",
+            "requests.body_size: '{}' is not a size; write '64KB' or '10MB', or leave it out for no limit",
             text.escape_debug()
         )),
     }
@@ -359,7 +359,7 @@ pub(super) fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, S
     match ms {
         Some(ms) if ms > 0 && ms <= DURATION_S_MAX * 1_000 => Ok(Some(ms)),
         _ => Err(format!(
-            "{key}: '{}' is no duration up to a day; write '500ms', '30s' or '2m'",
+            "{key}: '{}' is not a duration of at most a day; write '500ms', '30s' or '2m'",
             text.escape_debug()
         )),
     }
@@ -379,7 +379,7 @@ fn memory(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     match size(&text) {
         Some(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(Some(bytes)),
         _ => Err(format!(
-            "{key}: '{}' is no size of at least 4 MB; write '512MB' or '1GB'",
+            "{key}: '{}' is not a size of at least 4 MB; write '512MB' or '1GB'",
             text.escape_debug()
         )),
     }

@@ -152,7 +152,7 @@ impl Serve {
             None => Some(SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))),
             Some("none") => None,
             Some(text) => Some(text.parse().with_context(|| {
-                format!("'{text}' is no address; write for example --redis 127.0.0.1:8206")
+                format!("'{text}' is not an address: write for example --redis 127.0.0.1:8206")
             })?),
         };
         let tls = self.tls.map(|address| Ok((address, self.certificate(address, layout)?)));

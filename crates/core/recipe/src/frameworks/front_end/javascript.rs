@@ -274,7 +274,7 @@ impl Project<'_> {
         if uses("node") {
             if self.settings.contains("middleware") {
                 return FrontEndRole::Unusable(
-                    "its @astrojs/node makes a middleware and no server: write mode: 'standalone' \
+                    "its @astrojs/node makes middleware and not a server: write mode: 'standalone' \
                      into astro.config, or add a start script that runs a server of your own"
                         .into(),
                 );
