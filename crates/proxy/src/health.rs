@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checker_core::probe::{BadProbes, ProbeOutcome};
-use model::probe::Health;
+use model::probe::HealthState;
 use tokio::task::JoinSet;
 
 use super::back_ends::BackEnds;
@@ -46,7 +46,7 @@ pub async fn run(back_ends: Arc<BackEnds>, check: HealthCheck, interval: Duratio
                 ProbeOutcome::Well | ProbeOutcome::Unreached => None,
             };
             if let Some(health) = verdict {
-                back_ends.judge(serial, health == Health::Healthy, reason);
+                back_ends.judge(serial, health == HealthState::Healthy, reason);
             }
         }
     }

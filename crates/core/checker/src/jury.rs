@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{Generation, InstanceId, Machine, NodeId, Timestamp};
 
@@ -124,15 +124,16 @@ impl Jury {
         let all = self.testimonies.get(instance)?.iter();
         let against: Vec<(&NodeId, &Verdict)> = all
             .filter(|(node, verdict)| heard(node) && verdict.generation == generation)
-            .filter(|(_, verdict)| verdict.health != Health::Healthy)
+            .filter(|(_, verdict)| verdict.health != HealthState::Healthy)
             .collect();
         let (_, first) = against.first().filter(|_| against.len() >= self.needed())?;
-        let gone = against.iter().filter(|(_, verdict)| verdict.health == Health::Gone).count();
+        let gone =
+            against.iter().filter(|(_, verdict)| verdict.health == HealthState::Gone).count();
         let names: Vec<&str> = against.iter().map(|(node, _)| node.as_str()).collect();
         Some(Verdict {
             v: RECORD_VERSION,
             generation,
-            health: if gone >= self.needed() { Health::Gone } else { Health::Failing },
+            health: if gone >= self.needed() { HealthState::Gone } else { HealthState::Failing },
             detail: format!("{} (seen by the checkers of {})", first.detail, names.join(", ")),
             changed_at: now,
             unknown: Unknown::new(),
@@ -163,7 +164,10 @@ impl Machine for Jury {
 
     fn check_invariants(&self) {
         for (instance, verdict) in &self.written {
-            assert!(verdict.health != Health::Healthy, "{instance}: nothing written means healthy");
+            assert!(
+                verdict.health != HealthState::Healthy,
+                "{instance}: nothing written means healthy"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::Generation;
-use model::probe::Health;
+use model::probe::HealthState;
 
 /// Probes in a row that find nothing before an instance is gone: refused once may be an overflowing
 /// backlog; refused twice, a moment apart, is a listener gone.
@@ -63,21 +63,21 @@ pub struct BadProbes {
 impl BadProbes {
     /// Counts an outcome and returns the verdict that it leads to; `None` while it is still in
     /// doubt.
-    pub fn count(&mut self, outcome: &ProbeOutcome) -> Option<Health> {
+    pub fn count(&mut self, outcome: &ProbeOutcome) -> Option<HealthState> {
         match outcome {
             ProbeOutcome::Well => {
                 *self = BadProbes::default();
-                Some(Health::Healthy)
+                Some(HealthState::Healthy)
             }
             // Only a deliberate mistake counts it, see `Checker`.
             ProbeOutcome::Absent { .. } | ProbeOutcome::Unreached => {
                 self.absent = self.absent.saturating_add(1);
-                (self.absent >= GONE_AFTER).then_some(Health::Gone)
+                (self.absent >= GONE_AFTER).then_some(HealthState::Gone)
             }
             ProbeOutcome::Unwell { .. } => {
                 self.absent = 0;
                 self.unwell = self.unwell.saturating_add(1);
-                (self.unwell >= FAILING_AFTER).then_some(Health::Failing)
+                (self.unwell >= FAILING_AFTER).then_some(HealthState::Failing)
             }
         }
     }
@@ -91,7 +91,7 @@ impl BadProbes {
 mod tests {
     use super::*;
 
-    fn check(outcomes: &str, expected: Option<Health>) {
+    fn check(outcomes: &str, expected: Option<HealthState>) {
         let mut tally = BadProbes::default();
         let mut last = None;
         for outcome in outcomes.chars() {
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn verdicts_need_several_probes_in_a_row() {
-        check("w", Some(Health::Healthy));
+        check("w", Some(HealthState::Healthy));
         check("a", None);
-        check("aa", Some(Health::Gone));
+        check("aa", Some(HealthState::Gone));
         check("awa", None);
         check("uu", None);
-        check("uuu", Some(Health::Failing));
+        check("uuu", Some(HealthState::Failing));
         check("uuua", None);
-        check("uuuw", Some(Health::Healthy));
+        check("uuuw", Some(HealthState::Healthy));
         check("aua", None);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{Generation, InstanceId, Machine, Timestamp};
 
@@ -162,7 +162,7 @@ impl<I: Clone + Ord> Checker<I> {
         let Some(health) = health else { return };
         let said = self.written.get(&instance);
         // Nothing written means healthy: what was never ill needs no record.
-        let before = said.map_or(Health::Healthy, |verdict| verdict.health);
+        let before = said.map_or(HealthState::Healthy, |verdict| verdict.health);
         if before == health && said.is_none_or(|verdict| verdict.generation == generation) {
             return;
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::application::{InstanceProtocol, Settings};
 use model::key::{Prefix, TypedKey};
 use model::port::PortRecipe;
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::record::{self, RecordError};
 use model::release::StaticMount;
 use model::{
@@ -369,7 +369,7 @@ fn endpoints(
         for one in &claim.incarnations {
             let verdict = records.verdicts.get(instance);
             let verdict = verdict.filter(|verdict| verdict.generation == one.generation);
-            let gone = verdict.is_some_and(|verdict| verdict.health == Health::Gone);
+            let gone = verdict.is_some_and(|verdict| verdict.health == HealthState::Gone);
             if one.state != InstanceState::Ready || one.release != *serving || gone {
                 continue;
             }
@@ -381,7 +381,7 @@ fn endpoints(
                 concurrency,
                 protocol,
                 healthy_since_ms: verdict
-                    .filter(|verdict| verdict.health == Health::Healthy)
+                    .filter(|verdict| verdict.health == HealthState::Healthy)
                     .map(|verdict| verdict.changed_at.0),
             });
         }

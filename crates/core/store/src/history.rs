@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::clock::Stamp;
 use crate::commit::{Commit, Position};
 use crate::sum::{CommitSum, Fingerprint};
-use crate::sync::message::Range;
+use crate::sync::message::StampRange;
 
 /// Commits in a block. The two ends of a range cost at most this many ids to compute; as many
 /// commits are one write of about 80 KiB in a snapshot.
@@ -169,7 +169,7 @@ impl History {
         blocks.iter().flat_map(|block| &block.commits).skip(index)
     }
 
-    pub fn range(&self, range: Range) -> impl Iterator<Item = &Commit> {
+    pub fn range(&self, range: StampRange) -> impl Iterator<Item = &Commit> {
         let (from, until) = range.bounds();
         self.iter_from(from.unwrap_or(Position::start_of(Stamp(0))))
             .take_while(move |commit| until.is_none_or(|until| commit.at < until))

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use model::{Key, Machine, NodeId, Timestamp};
 
-use self::queue::Waiting;
+use self::queue::QueuedItem;
 use crate::clock::{HybridClock, Stamp};
 use crate::commit::{NodeTag, Position};
-use crate::event::{Alarm, Effect, Entry, Event, Write};
+use crate::event::{Alarm, BatchEntry, Effect, Event, Write};
 use crate::past::Past;
 use crate::replica::{Frozen, Horizons, Replica};
 use crate::sync::Sync;
-use crate::sync::links::Links;
-use crate::sync::members::Members;
+use crate::sync::links::SyncPeers;
+use crate::sync::members::KnownMembers;
 use crate::sync::mend::{ClockDoubt, UNCLEAN_WAIT, doubt};
 use crate::sync::message::ClusterId;
 use crate::watch::Arrivals;
@@ -49,12 +49,12 @@ pub struct StoreMachine {
     pub(crate) durable_stamp: Stamp,
     pub(crate) replica: Replica,
     arrivals: Arrivals,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedItem>,
     /// Writes that came before this node may stamp any.
     held: VecDeque<Write>,
     /// The batch under way. The shell that writes it shares it and is done with it once it is
     /// durable.
-    pub(crate) on_its_way: Option<(u64, Arc<Vec<Entry>>)>,
+    pub(crate) on_its_way: Option<(u64, Arc<Vec<BatchEntry>>)>,
     next_batch: u64,
     /// The time at which to persist again after the disk refused what must be written.
     persist_from: Timestamp,
@@ -80,7 +80,7 @@ impl StoreMachine {
         let mut clock = HybridClock::default();
         clock.restore(past.clock);
         let incarnation = clock.next(now).0;
-        let members = Members::new(node, &past.replica, past.held, past.promised);
+        let members = KnownMembers::new(node, &past.replica, past.held, past.promised);
         let alone = members.is_alone();
         let standing_kept = past.standing.incarnation != 0;
         let mut standing = past.standing;
@@ -107,7 +107,13 @@ impl StoreMachine {
             // In a cluster of one, no other node's stamps can be in the way.
             doubt: if alone { None } else { doubt(now, past.clock) },
             alarmed: BTreeSet::new(),
-            sync: Sync::new(standing, standing_kept, members, Links::new(node, incarnation), now),
+            sync: Sync::new(
+                standing,
+                standing_kept,
+                members,
+                SyncPeers::new(node, incarnation),
+                now,
+            ),
         }
     }
 
@@ -167,7 +173,7 @@ impl StoreMachine {
 
     pub(crate) fn raise_to(&mut self, horizons: Horizons, effects: &mut Vec<Effect>) {
         if horizons.max(self.replica.horizons()) != self.replica.horizons() {
-            self.wait(Waiting::Horizons(horizons), effects);
+            self.wait(QueuedItem::Horizons(horizons), effects);
         }
     }
 
@@ -215,7 +221,7 @@ impl StoreMachine {
         let garbage = self.garbage_for(now, squash);
         if !self.is_in_cluster() && garbage > self.replica.horizons().garbage {
             // Future members must not think that this node missed what it has collected.
-            self.wait(Waiting::Vector, effects);
+            self.wait(QueuedItem::Vector, effects);
         }
         self.raise_to(Horizons { squash, garbage }, effects);
     }
@@ -234,7 +240,7 @@ impl Machine for StoreMachine {
             }
             Event::Move(moves) => {
                 for (ticket, position) in moves {
-                    self.wait(Waiting::Move(ticket, position), effects);
+                    self.wait(QueuedItem::Move(ticket, position), effects);
                 }
             }
             Event::Persisted { batch, locations } => {

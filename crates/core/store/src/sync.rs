@@ -24,8 +24,8 @@ use crate::event::{Standing, Ticket};
 
 use self::copy::{Copying, Lending};
 use self::give::Giving;
-use self::links::Links;
-use self::members::Members;
+use self::links::SyncPeers;
+use self::members::KnownMembers;
 use self::park::Parked;
 use self::schedule::{SYNC_INTERVAL, VECTOR_INTERVAL};
 use self::take::Taking;
@@ -46,8 +46,8 @@ pub struct Sync {
     pub(crate) standing_kept: bool,
     /// The standing as the log has it.
     pub(crate) logged: Standing,
-    pub(crate) members: Members,
-    pub(crate) links: Links,
+    pub(crate) members: KnownMembers,
+    pub(crate) links: SyncPeers,
     pub(crate) giving: Option<Giving>,
     pub(crate) taking: BTreeMap<NodeTag, Taking>,
     pub(crate) copying: Option<Copying>,
@@ -74,8 +74,8 @@ impl Sync {
     pub(crate) fn new(
         standing: Standing,
         standing_kept: bool,
-        members: Members,
-        links: Links,
+        members: KnownMembers,
+        links: SyncPeers,
         now: Timestamp,
     ) -> Sync {
         Sync {
@@ -111,11 +111,11 @@ impl Sync {
         self.standing_kept
     }
 
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &KnownMembers {
         &self.members
     }
 
-    pub fn links(&self) -> &Links {
+    pub fn links(&self) -> &SyncPeers {
         &self.links
     }
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use agent_core::application::{Failure, IncarnationId};
+use agent_core::application::{IncarnationId, StepFailure};
 use anyhow::Context;
 use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
@@ -130,7 +130,7 @@ impl Preparer {
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let turn = self.turn(application, release);
         let _turn = turn.lock().await;
         let directory = self.directory(application, release);
@@ -168,7 +168,7 @@ impl Preparer {
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let turn = self.turn(application, release);
         let _turn = turn.lock().await;
         self.steps(application, release, "release", &release.recipe.release).await
@@ -487,8 +487,8 @@ fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
     clear().with_context(|| format!("{} cannot be made", directory.display()))
 }
 
-fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> Failure {
-    move |error| Failure { why: format!("{doing} failed: {error:#}"), ..Failure::default() }
+fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> StepFailure {
+    move |error| StepFailure { why: format!("{doing} failed: {error:#}"), ..StepFailure::default() }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::returning::Returning;
 use store::Written;
-use store::reply::{Listener, Reply};
+use store::reply::{Reply, ReplyListener};
 
 /// Wakes connections of one thread. To wake a task of another thread costs a system call; the bell
 /// does so once for all that are ready by the time that thread looks.
@@ -162,7 +162,7 @@ impl Gathering {
     }
 }
 
-impl Listener for Gathering {
+impl ReplyListener for Gathering {
     fn hear(&self, place: usize, written: Written) {
         let mut state = self.state();
         state.answers[place] = Some(written);

@@ -31,7 +31,7 @@ use model::NodeId;
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
-use self::clients::Clients;
+use self::clients::ClientTable;
 use self::connection::Thread;
 use self::context::FaceContext;
 use self::gathering::Bell;
@@ -125,7 +125,7 @@ pub fn start(
         clock,
         started: clock.now(),
         access: Access::default(),
-        clients: Clients::default(),
+        clients: ClientTable::default(),
         scans: Mutex::new(Scans::new(clock.now())),
         connections: Arc::new(Semaphore::new(connections_max)),
         connections_max,

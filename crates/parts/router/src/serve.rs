@@ -25,7 +25,7 @@ use super::closing::close_gently;
 use super::command::{Command, DrainScope, Stop};
 use super::connection::Connection;
 use super::connection::asker::Asker;
-use super::connection::run::Start;
+use super::connection::run::ConnectionStart;
 use super::deferred;
 use super::far::host;
 use super::h2;
@@ -152,11 +152,16 @@ fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {
     }
     let Some(held) = thread.hold(connection.peer.ip()) else { return turn_away(connection) };
     let presence = Presence::new(thread, held);
-    go_on(acceptor.clone(), connection, presence, Start::New);
+    go_on(acceptor.clone(), connection, presence, ConnectionStart::New);
 }
 
 /// Serves a client from its beginning, or from where the lane gives it back.
-fn go_on(acceptor: Rc<Acceptor>, connection: Connection, presence: Presence, start: Start) {
+fn go_on(
+    acceptor: Rc<Acceptor>,
+    connection: Connection,
+    presence: Presence,
+    start: ConnectionStart,
+) {
     begin(async move {
         let workers = acceptor.workers.clone();
         if let Some((connection, limits)) = connection.run(start, workers).await {
@@ -283,7 +288,7 @@ fn serve_secure(
                 match is_h2 {
                     true => h2::serve::serve(connection, workers, None).await,
                     // None of these goes on in the lane.
-                    false => drop(connection.run(Start::New, workers).await),
+                    false => drop(connection.run(ConnectionStart::New, workers).await),
                 }
             }
             Ok(None) => {}
@@ -297,7 +302,7 @@ fn serve_secure(
 async fn serve_member(connection: Connection, caller: NodeId, workers: Rc<Workers<Job>>) {
     let thread = connection.thread.clone();
     tokio::select! {
-        _ = connection.run(Start::New, workers) => {}
+        _ = connection.run(ConnectionStart::New, workers) => {}
         () = host::revoked(&thread, &caller) => {
             tracing::warn!(node = %caller, "router.caller_was_removed");
         }

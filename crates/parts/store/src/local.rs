@@ -13,7 +13,7 @@ use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store_core::sync::message::ClusterId;
 use store_core::watch::matches;
-use store_core::{Action, Commit, Position, Replica, StoreMachine};
+use store_core::{Commit, CommitAction, Position, Replica, StoreMachine};
 use tokio::sync::oneshot;
 
 use self::writing::small;
@@ -248,8 +248,8 @@ impl Store for LocalStore {
         let machine = self.shared.machine();
         let commit = machine.replica().get(key.as_str(), self.clock.now());
         Ok(commit.and_then(|commit| match commit.action {
-            Action::Set { sha1, .. } => Some(sha1),
-            Action::Delete => None,
+            CommitAction::Set { sha1, .. } => Some(sha1),
+            CommitAction::Delete => None,
         }))
     }
 

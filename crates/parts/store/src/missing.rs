@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Weak};
 
-use store_core::{Action, Commit, Event, Position, Replica};
+use store_core::{Commit, CommitAction, Event, Position, Replica};
 
 use super::bulk::schedule::MissingValues;
 use super::bulk::{StatedHash, ValueName};
@@ -75,10 +75,10 @@ impl MissingValues for Missing {
         let Some(absent) = replica.absent().get(&value.hash) else { return Vec::new() };
         let commits = absent.needed_by.iter().filter_map(|at| replica.history().get(*at));
         let claim = |commit: &Commit| match commit.action {
-            Action::Set { sha1, .. } => {
+            CommitAction::Set { sha1, .. } => {
                 Some(StatedHash { sha1, by: commit.at.node.node(), key: commit.key.clone() })
             }
-            Action::Delete => None,
+            CommitAction::Delete => None,
         };
         commits.filter_map(claim).take(CLAIMS_MAX).collect()
     }

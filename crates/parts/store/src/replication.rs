@@ -11,10 +11,10 @@ use bytes::Bytes;
 use model::Timestamp;
 use sha1::{Digest, Sha1};
 use store_core::event::Alarm;
-use store_core::sync::links::Link;
+use store_core::sync::links::SyncPeer;
 use store_core::sync::mend::ClockDoubt;
 use store_core::sync::message::{Body, ClusterId, Message};
-use store_core::{Action, Commit, Event, Location, NodeTag, Stamp};
+use store_core::{Commit, CommitAction, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -48,7 +48,7 @@ pub enum LieError {
 pub struct PeerState {
     pub node: NodeTag,
     pub member: bool,
-    pub link: Link,
+    pub link: SyncPeer,
     /// The stamp up to which it is known to hold everybody's writes.
     pub acknowledged: Stamp,
 }
@@ -187,7 +187,7 @@ impl Replication {
         let members = sync.members();
         let mut known: BTreeSet<NodeTag> = members.others().collect();
         known.extend(sync.links().iter().map(|(peer, _)| *peer));
-        let links: std::collections::BTreeMap<NodeTag, &Link> =
+        let links: std::collections::BTreeMap<NodeTag, &SyncPeer> =
             sync.links().iter().map(|(peer, link)| (*peer, link)).collect();
         let peer = |node: NodeTag| PeerState {
             node,
@@ -235,7 +235,7 @@ impl Replication {
 
     /// Sets the location of a commit whose large value is in a file here already.
     pub fn locate(&self, commit: &mut Commit) {
-        if let Action::Set { hash, size, .. } = commit.action
+        if let CommitAction::Set { hash, size, .. } = commit.action
             && size > INLINE_VALUE_MAX as u64
             && self.shared.values.renew(&hash).is_ok()
         {
@@ -267,7 +267,7 @@ pub fn check_value(commit: &Commit, value: Option<&[u8]>) -> Result<(), LieError
     if commit.key.split("::").next() == Some(model::Key::LOCAL) {
         return Err(LieError::Key(commit.key.clone()));
     }
-    let Action::Set { hash, sha1, size, .. } = commit.action else { return Ok(()) };
+    let CommitAction::Set { hash, sha1, size, .. } = commit.action else { return Ok(()) };
     let small = size <= INLINE_VALUE_MAX as u64;
     match value {
         None if small => Err(LieError::Misplaced(commit.key.clone())),

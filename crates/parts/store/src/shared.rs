@@ -8,7 +8,7 @@ use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store_core::watch::Since;
-use store_core::{Action, Commit, Expiry, Location, StoreMachine};
+use store_core::{Commit, CommitAction, Expiry, Location, StoreMachine};
 
 use super::board::Board;
 use super::bulk::ValueName;
@@ -108,7 +108,7 @@ impl Shared {
     pub fn value(&self, commit: &Commit, inline: Option<Bytes>) -> Option<Value> {
         match (commit.action, commit.location) {
             // A value that was found damaged is only on other nodes, like one that never came.
-            (Action::Set { hash, size, .. }, Location::File)
+            (CommitAction::Set { hash, size, .. }, Location::File)
                 if self.values.is_damaged(&ValueName { hash, size }) =>
             {
                 Some(Value::Away {
@@ -117,18 +117,18 @@ impl Shared {
                     fetch_board: self.fetch_board.clone(),
                 })
             }
-            (Action::Set { hash, size, .. }, Location::File) => {
+            (CommitAction::Set { hash, size, .. }, Location::File) => {
                 Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
             }
-            (Action::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
+            (CommitAction::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
                 Some(Value::Away {
                     hash: ContentHash(hash),
                     size,
                     fetch_board: self.fetch_board.clone(),
                 })
             }
-            (Action::Set { .. }, _) => inline.map(Value::Inline),
-            (Action::Delete, _) => None,
+            (CommitAction::Set { .. }, _) => inline.map(Value::Inline),
+            (CommitAction::Delete, _) => None,
         }
     }
 
@@ -189,7 +189,7 @@ impl Shared {
         let mut machine = self.machine_mut();
         let (at, arrival) = machine.stamp_local(now, &key);
         let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-        let action = Action::Set { hash, sha1, size: value.len() as u64, expires: None };
+        let action = CommitAction::Set { hash, sha1, size: value.len() as u64, expires: None };
         let text = key.as_str().into();
         let commit = Commit { at, key: text, action, location: Location::Nowhere };
         let gone = locked(&self.board).set(key.clone(), value.clone(), at.stamp);
@@ -210,7 +210,7 @@ impl Shared {
         let (at, arrival) = machine.stamp_local(now, &key);
         let text = key.as_str().into();
         self.announce_note(&machine, arrival, &key, None);
-        Some(Commit { at, key: text, action: Action::Delete, location: Location::Nowhere })
+        Some(Commit { at, key: text, action: CommitAction::Delete, location: Location::Nowhere })
     }
 
     fn announce_note(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {

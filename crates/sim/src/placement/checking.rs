@@ -10,7 +10,7 @@ mod witness;
 use std::time::Duration;
 
 use checker_core::{Checker, Effect, Event, Jury, Method, ProbeOutcome, Target, Witnessed};
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::{Claim, Generation, InstanceId, InstanceState, Machine, Timestamp};
 
 pub(super) use condition::Condition;
@@ -281,7 +281,7 @@ impl World {
             let said = verdict.as_ref().map(|verdict| (verdict.health, &verdict.detail));
             format!("verdict on {instance} at {at}: {said:?}")
         });
-        if let Some(verdict) = verdict.as_ref().filter(|said| said.health != Health::Healthy) {
+        if let Some(verdict) = verdict.as_ref().filter(|said| said.health != HealthState::Healthy) {
             self.count(what);
             self.judge_verdict(at, instance, verdict);
         }

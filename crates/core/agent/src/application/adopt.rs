@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use model::{Claim, Incarnation, InstanceId, InstanceState, Timestamp};
 
-use super::slot::{Phase, Process, Slot};
+use super::slot::{Phase, Process, SlotState};
 use super::supervise::place_of;
 use super::{Adopted, Application, Effect, Exit, IncarnationId};
 use crate::mutants;
@@ -65,7 +65,7 @@ impl Application {
     ) {
         let place = (instance.process.clone(), instance.slot);
         let highest = claim.incarnations.iter().map(|record| record.generation).max();
-        let mut slot = Slot::new(claim.claimed_at, highest.unwrap_or_default());
+        let mut slot = SlotState::new(claim.claimed_at, highest.unwrap_or_default());
         self.generation_floor = self.generation_floor.max(slot.last_generation);
         let mut records = claim.incarnations.clone();
         records.sort_by_key(|record| record.generation);

@@ -21,7 +21,7 @@ fn instance() -> InstanceId {
     InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 }
 }
 
-fn verdict(generation: Generation, health: Health) -> Verdict {
+fn verdict(generation: Generation, health: HealthState) -> Verdict {
     let detail = "connection refused".into();
     let unknown = Unknown::new();
     Verdict { v: 1, generation, health, detail, changed_at: Timestamp(1), unknown }
@@ -46,11 +46,11 @@ impl Court {
         }
     }
 
-    fn testify(&mut self, who: &str, health: Health) {
+    fn testify(&mut self, who: &str, health: HealthState) {
         self.hear(Evidence::Testimony(instance(), node(who), Some(verdict(7, health))));
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<HealthState> {
         self.standing.as_ref().map(|verdict| verdict.health)
     }
 }
@@ -58,31 +58,31 @@ impl Court {
 #[test]
 fn one_witness_of_several_is_not_believed_and_two_are() {
     let mut court = Court::new("a b c");
-    court.testify("a", Health::Gone);
+    court.testify("a", HealthState::Gone);
     assert_eq!(court.health(), None);
-    court.testify("b", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Gone));
+    court.testify("b", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Gone));
     let detail = &court.standing.as_ref().unwrap().detail;
     assert!(detail.contains("refused") && detail.contains("a, b"), "{detail}");
-    court.testify("a", Health::Healthy);
+    court.testify("a", HealthState::Healthy);
     assert_eq!(court.health(), None);
 }
 
 #[test]
 fn two_witnesses_agree_on_the_milder_verdict() {
     let mut court = Court::new("a b c");
-    court.testify("a", Health::Failing);
-    court.testify("b", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Failing));
-    court.testify("c", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Gone));
+    court.testify("a", HealthState::Failing);
+    court.testify("b", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Failing));
+    court.testify("c", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Gone));
 }
 
 #[test]
 fn a_checker_alone_in_its_cluster_is_believed() {
     let mut court = Court::new("a");
-    court.testify("a", Health::Failing);
-    assert_eq!(court.health(), Some(Health::Failing));
+    court.testify("a", HealthState::Failing);
+    assert_eq!(court.health(), Some(HealthState::Failing));
 }
 
 /// Other nodes that are cut off are still on the roster.
@@ -90,22 +90,22 @@ fn a_checker_alone_in_its_cluster_is_believed() {
 fn a_cut_does_not_make_one_witness_enough() {
     let mut court = Court::new("a b c");
     court.hear(Evidence::Alive(nodes("a")));
-    court.testify("a", Health::Gone);
+    court.testify("a", HealthState::Gone);
     assert_eq!(court.health(), None);
 }
 
 #[test]
 fn a_witness_that_is_silent_or_has_no_checker_is_not_heard() {
     let mut court = Court::new("a b");
-    court.testify("a", Health::Gone);
-    court.testify("stranger", Health::Gone);
+    court.testify("a", HealthState::Gone);
+    court.testify("stranger", HealthState::Gone);
     assert_eq!(court.health(), None);
-    court.testify("b", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Gone));
+    court.testify("b", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Gone));
     court.hear(Evidence::Alive(nodes("a")));
     assert_eq!(court.health(), None, "what it said may be over");
     court.hear(Evidence::Alive(nodes("a b")));
-    assert_eq!(court.health(), Some(Health::Gone));
+    assert_eq!(court.health(), Some(HealthState::Gone));
     court.hear(Evidence::Checkers(nodes("a c")));
     assert_eq!(court.health(), None);
 }
@@ -113,12 +113,12 @@ fn a_witness_that_is_silent_or_has_no_checker_is_not_heard() {
 #[test]
 fn a_testimony_is_of_one_incarnation() {
     let mut court = Court::new("a b");
-    court.testify("a", Health::Gone);
-    court.testify("b", Health::Gone);
+    court.testify("a", HealthState::Gone);
+    court.testify("b", HealthState::Gone);
     court.hear(Evidence::Ready(instance(), Some(8)));
     assert_eq!(court.health(), None);
     court.hear(Evidence::Ready(instance(), Some(7)));
-    assert_eq!(court.health(), Some(Health::Gone));
+    assert_eq!(court.health(), Some(HealthState::Gone));
     court.hear(Evidence::Ready(instance(), None));
     assert_eq!(court.health(), None);
 }
@@ -126,8 +126,8 @@ fn a_testimony_is_of_one_incarnation() {
 #[test]
 fn a_witness_takes_back_what_it_said() {
     let mut court = Court::new("a b");
-    court.testify("a", Health::Failing);
-    court.testify("b", Health::Failing);
+    court.testify("a", HealthState::Failing);
+    court.testify("b", HealthState::Failing);
     court.hear(Evidence::Testimony(instance(), node("b"), None));
     assert_eq!(court.health(), None);
 }
@@ -135,7 +135,7 @@ fn a_witness_takes_back_what_it_said() {
 #[test]
 fn what_was_ruled_before_a_restart_is_taken_back_when_it_is_over() {
     let mut court = Court::new("a b");
-    court.standing = Some(verdict(7, Health::Gone));
-    court.hear(Evidence::Written(instance(), verdict(7, Health::Gone)));
+    court.standing = Some(verdict(7, HealthState::Gone));
+    court.hear(Evidence::Written(instance(), verdict(7, HealthState::Gone)));
     assert_eq!(court.health(), None);
 }

@@ -57,7 +57,7 @@ fn absent() -> ProbeOutcome {
     ProbeOutcome::Absent { detail: "connection refused".into() }
 }
 
-fn health(effects: &[Effect]) -> Option<Health> {
+fn health(effects: &[Effect]) -> Option<HealthState> {
     match effects {
         [Effect::WriteVerdict { verdict: Some(verdict), .. }] => Some(verdict.health),
         [] => None,
@@ -72,10 +72,10 @@ fn a_verdict_is_written_when_it_changes_and_only_then() {
     assert_eq!(health(&bench.probe(ProbeOutcome::Well)), None);
     assert_eq!(health(&bench.probe(absent())), None);
     let doubtful_at = bench.now;
-    assert_eq!(health(&bench.probe(absent())), Some(Health::Gone));
+    assert_eq!(health(&bench.probe(absent())), Some(HealthState::Gone));
     assert_eq!(bench.now.since(doubtful_at), RECHECK);
     assert_eq!(health(&bench.probe(absent())), None);
-    assert_eq!(health(&bench.probe(ProbeOutcome::Well)), Some(Health::Healthy));
+    assert_eq!(health(&bench.probe(ProbeOutcome::Well)), Some(HealthState::Healthy));
     assert_eq!(health(&bench.probe(ProbeOutcome::Well)), None);
 }
 
@@ -148,7 +148,7 @@ fn silence_is_no_verdict_and_takes_back_what_was_said() {
     bench.probe(absent());
     assert_eq!(bench.probe(ProbeOutcome::Unreached), [], "what was counted before is forgotten");
     bench.probe(absent());
-    assert_eq!(health(&bench.probe(absent())), Some(Health::Gone));
+    assert_eq!(health(&bench.probe(absent())), Some(HealthState::Gone));
     let effects = bench.probe(ProbeOutcome::Unreached);
     assert_eq!(effects, [Effect::WriteVerdict { instance: instance(1), verdict: None }]);
     assert_eq!(bench.probe(ProbeOutcome::Unreached), []);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::{Claim, Generation, Incarnation, InstanceId, InstanceState, NodeId, ReleaseId, Slot};
 
 use super::Sought;
@@ -87,7 +87,7 @@ impl FarClaims {
     }
 
     pub fn judge(&mut self, node: NodeId, instance: InstanceId, verdict: Option<Verdict>) {
-        match verdict.filter(|verdict| verdict.health == Health::Gone) {
+        match verdict.filter(|verdict| verdict.health == HealthState::Gone) {
             Some(verdict) => drop(self.gone.insert((node, instance), verdict.generation)),
             None => drop(self.gone.remove(&(node, instance))),
         }

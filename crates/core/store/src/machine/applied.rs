@@ -6,12 +6,12 @@ use std::sync::Arc;
 use model::{Key, Timestamp};
 
 use super::StoreMachine;
-use super::queue::{FULL_DISK_PAUSE, Waiting};
-use crate::commit::{Action, Commit, Location, Position};
-use crate::event::{Alarm, Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
+use super::queue::{FULL_DISK_PAUSE, QueuedItem};
+use crate::commit::{Commit, CommitAction, Location, Position};
+use crate::event::{Alarm, BatchEntry, Change, Effect, Origin, Ticket, Unwritten, Write};
 use crate::replica::Admitted;
 use crate::sync::members::is_roster_key;
-use crate::sync::message::Refusal;
+use crate::sync::message::SessionRefusal;
 use crate::watch::Arrivals;
 
 impl StoreMachine {
@@ -46,32 +46,32 @@ impl StoreMachine {
         let mut owed = Vec::new();
         for entry in Arc::unwrap_or_clone(entries) {
             match entry {
-                Entry::Commit { ticket, commit } if self.sync.reissuing.remove(&ticket) => {
-                    owed.extend(written_again(ticket, &commit).map(Waiting::Anew));
+                BatchEntry::Commit { ticket, commit } if self.sync.reissuing.remove(&ticket) => {
+                    owed.extend(written_again(ticket, &commit).map(QueuedItem::Anew));
                 }
-                Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
+                BatchEntry::Commit { ticket, .. } | BatchEntry::Moved { ticket, .. } => {
                     effects.push(Effect::Refuse { ticket, reason: Unwritten::NoRoom });
                 }
-                Entry::Foreign { ticket, origin, .. } => {
+                BatchEntry::Foreign { ticket, origin, .. } => {
                     effects.push(Effect::Release { ticket });
                     let Origin { peer, session, .. } = origin;
                     if self.takes_from(peer, session) {
-                        self.break_off(now, peer, session, Refusal::NoRoom, effects);
+                        self.break_off(now, peer, session, SessionRefusal::NoRoom, effects);
                     }
                 }
-                Entry::Copied { held, garbage, .. } => {
-                    owed.push(Waiting::Copied { vector: held, garbage });
+                BatchEntry::Copied { held, garbage, .. } => {
+                    owed.push(QueuedItem::Copied { vector: held, garbage });
                 }
-                Entry::Forgotten { positions, .. } => owed.push(Waiting::Forget(positions)),
+                BatchEntry::Forgotten { positions, .. } => owed.push(QueuedItem::Forget(positions)),
                 // A copy rests on the horizons of its peer: what was forgotten must not come back.
-                Entry::Horizons(horizons) if self.sync.concluding => {
-                    owed.push(Waiting::Horizons(horizons));
+                BatchEntry::Horizons(horizons) if self.sync.concluding => {
+                    owed.push(QueuedItem::Horizons(horizons));
                 }
                 // The next batch states the standing again, and sessions wait for it.
-                Entry::Standing(_)
-                | Entry::Horizons(_)
-                | Entry::Vector { .. }
-                | Entry::Arrived { .. } => {}
+                BatchEntry::Standing(_)
+                | BatchEntry::Horizons(_)
+                | BatchEntry::Vector { .. }
+                | BatchEntry::Arrived { .. } => {}
             }
         }
         if !owed.is_empty() {
@@ -87,26 +87,26 @@ impl StoreMachine {
         let positions: Vec<Position> =
             needed.flat_map(|absent| absent.needed_by.iter().copied()).collect();
         for at in positions {
-            self.wait(Waiting::Arrived(at), effects);
+            self.wait(QueuedItem::Arrived(at), effects);
         }
     }
 
     fn apply(
         &mut self,
         now: Timestamp,
-        entry: Entry,
+        entry: BatchEntry,
         location: Location,
         effects: &mut Vec<Effect>,
     ) {
         match entry {
-            Entry::Horizons(horizons) => {
+            BatchEntry::Horizons(horizons) => {
                 self.replica.raise(horizons);
             }
-            Entry::Moved { ticket, commit } => {
+            BatchEntry::Moved { ticket, commit } => {
                 let cid = self.replica.relocate(commit.at, location).then(|| commit.cid());
                 effects.push(Effect::Acknowledge { ticket, cid });
             }
-            Entry::Arrived { commit } => {
+            BatchEntry::Arrived { commit } => {
                 self.replica.relocate(commit.at, Location::File);
                 let present = self.replica.get(&commit.key, now);
                 if present.is_some_and(|present| present.at == commit.at) {
@@ -114,7 +114,7 @@ impl StoreMachine {
                     effects.push(Effect::Arrived { arrival, commit });
                 }
             }
-            Entry::Commit { ticket, commit } => {
+            BatchEntry::Commit { ticket, commit } => {
                 self.sync.reissuing.remove(&ticket);
                 let commit = Commit { location, ..commit };
                 let position = commit.at;
@@ -124,7 +124,7 @@ impl StoreMachine {
                 }
                 effects.push(Effect::Acknowledge { ticket, cid: Some(cid) });
             }
-            Entry::Foreign { ticket, commit, origin } => {
+            BatchEntry::Foreign { ticket, commit, origin } => {
                 let commit = Commit { location, ..commit };
                 let (position, cid) = (commit.at, commit.cid());
                 if self.admit(now, ticket, commit, &cid, effects) == Admitted::Conflict {
@@ -133,27 +133,27 @@ impl StoreMachine {
                 self.durable(origin, 1, effects);
                 effects.push(Effect::Release { ticket });
             }
-            Entry::Vector { promise, held } => {
+            BatchEntry::Vector { promise, held } => {
                 self.durable_stamp = self.durable_stamp.max(promise);
                 self.sync.members.keep(promise, held);
             }
-            Entry::Copied { promise, held, .. } => {
+            BatchEntry::Copied { promise, held, .. } => {
                 self.durable_stamp = self.durable_stamp.max(promise);
                 self.sync.members.keep(promise, held);
                 self.copy_kept(now, effects);
             }
-            Entry::Standing(standing) => {
+            BatchEntry::Standing(standing) => {
                 if standing.cluster != self.sync.logged.cluster {
                     self.replica.lower_horizons();
                 }
                 self.sync.logged = standing;
                 self.sync.standing_kept = standing == self.sync.standing;
             }
-            Entry::Forgotten { positions, clock } => {
+            BatchEntry::Forgotten { positions, clock } => {
                 self.replica.forget(&positions);
                 self.replica.limit_squash(clock);
                 self.sync.members.taken_back(clock);
-                let more = self.waiting.iter().any(|w| matches!(w, Waiting::Forget(_)));
+                let more = self.waiting.iter().any(|w| matches!(w, QueuedItem::Forget(_)));
                 self.sync.mending &= more;
                 self.read_roster(now, effects);
                 self.arrivals = Arrivals::new(self.arrivals.incarnation() + 1);
@@ -181,7 +181,7 @@ impl StoreMachine {
             // Whatever ended the value, it is no longer there.
             let commit = match admitted {
                 Admitted::Ended => {
-                    Commit { action: Action::Delete, location: Location::Nowhere, ..commit }
+                    Commit { action: CommitAction::Delete, location: Location::Nowhere, ..commit }
                 }
                 _ => commit,
             };
@@ -197,7 +197,7 @@ impl StoreMachine {
         if self.sync.members.read_roster(&self.replica, now) {
             self.calm_about_strangers();
             let roster = self.sync.members.roster();
-            self.wait(Waiting::Vector, effects);
+            self.wait(QueuedItem::Vector, effects);
             effects.push(Effect::Roster(roster));
         }
     }

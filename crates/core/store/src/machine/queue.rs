@@ -9,12 +9,12 @@ use model::Timestamp;
 
 use super::{BATCH_WRITES_MAX, StoreMachine, WRITES_WAITING_MAX};
 use crate::clock::Stamp;
-use crate::commit::{Action, Commit, Location, Position};
-use crate::event::{Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
+use crate::commit::{Commit, CommitAction, Location, Position};
+use crate::event::{BatchEntry, Change, Effect, Origin, Ticket, Unwritten, Write};
 use crate::replica::Horizons;
 use crate::sync::members::is_roster_key;
 use crate::sync::mend::ClockDoubt;
-use crate::sync::message::{Carried, Refusal, Vector};
+use crate::sync::message::{Carried, SessionRefusal, Vector};
 use crate::sync::park::newest_admitted;
 
 /// The pause before what must be written is tried again on a full disk, where somebody has to make
@@ -24,7 +24,7 @@ pub(super) const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 const FORGOTTEN_MAX: usize = 1 << 14;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum QueuedItem {
     Write(Write),
     /// A write that issues anew what was set aside, whatever is at its key now.
     Anew(Write),
@@ -49,9 +49,9 @@ pub(crate) enum Waiting {
 
 /// A batch in the making.
 struct Forming {
-    entries: Vec<Entry>,
+    entries: Vec<BatchEntry>,
     /// Whether the keys that this very batch writes will have a value.
-    written: Written,
+    written: WrittenKeys,
     /// The horizons as they will be when the batch is applied.
     horizons: Horizons,
 }
@@ -59,9 +59,9 @@ struct Forming {
 /// The keys that a batch writes, by a number made of the key first: numbers are compared at once,
 /// texts lie elsewhere.
 #[derive(Default)]
-struct Written(BTreeMap<(u64, Arc<str>), bool>);
+struct WrittenKeys(BTreeMap<(u64, Arc<str>), bool>);
 
-impl Written {
+impl WrittenKeys {
     fn note(&mut self, key: &Arc<str>, lives: bool) {
         self.0.insert((number_of(key), key.clone()), lives);
     }
@@ -79,12 +79,15 @@ fn number_of(key: &str) -> u64 {
     })
 }
 
-impl Waiting {
+impl QueuedItem {
     /// Returns whether this must be written even if everything else is refused.
     fn is_owed(&self) -> bool {
         matches!(
             self,
-            Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_)
+            QueuedItem::Anew(_)
+                | QueuedItem::Copied { .. }
+                | QueuedItem::Standing
+                | QueuedItem::Forget(_)
         )
     }
 }
@@ -103,26 +106,29 @@ impl StoreMachine {
         waits.then_some(self.persist_from)
     }
 
-    pub(crate) fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
+    pub(crate) fn wait(&mut self, waiting: QueuedItem, effects: &mut Vec<Effect>) {
         let owed =
-            waiting.is_owed() || self.sync.concluding && matches!(waiting, Waiting::Horizons(_));
+            waiting.is_owed() || self.sync.concluding && matches!(waiting, QueuedItem::Horizons(_));
         if self.waiting.len() < WRITES_WAITING_MAX || owed {
             self.waiting.push_back(waiting);
             return;
         }
         match waiting {
-            Waiting::Write(Write { ticket, .. }) | Waiting::Move(ticket, _) => {
+            QueuedItem::Write(Write { ticket, .. }) | QueuedItem::Move(ticket, _) => {
                 effects.push(Effect::Refuse { ticket, reason: Unwritten::TooMany });
             }
             // The commit's session stalls and begins again.
-            Waiting::Admit { carried, .. } => {
+            QueuedItem::Admit { carried, .. } => {
                 effects.push(Effect::Release { ticket: carried.ticket });
             }
             // The next squash has a higher horizon anyway.
-            Waiting::Horizons(_) | Waiting::Vector => {}
+            QueuedItem::Horizons(_) | QueuedItem::Vector => {}
             // The node asks for the value again when it starts.
-            Waiting::Arrived(_) => {}
-            Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {}
+            QueuedItem::Arrived(_) => {}
+            QueuedItem::Anew(_)
+            | QueuedItem::Copied { .. }
+            | QueuedItem::Standing
+            | QueuedItem::Forget(_) => {}
         }
     }
 
@@ -140,7 +146,7 @@ impl StoreMachine {
         } else if early {
             self.held.push_back(write);
         } else {
-            self.wait(Waiting::Write(write), effects);
+            self.wait(QueuedItem::Write(write), effects);
         }
     }
 
@@ -150,7 +156,7 @@ impl StoreMachine {
             return;
         }
         for write in std::mem::take(&mut self.held) {
-            self.wait(Waiting::Write(write), effects);
+            self.wait(QueuedItem::Write(write), effects);
         }
     }
 
@@ -161,7 +167,7 @@ impl StoreMachine {
         }
         let mut forming = Forming {
             entries: Vec::with_capacity(BATCH_WRITES_MAX.min(self.waiting.len() + 1)),
-            written: Written::default(),
+            written: WrittenKeys::default(),
             horizons: self.replica.horizons(),
         };
         // The first batch of a life says whose it is.
@@ -175,8 +181,8 @@ impl StoreMachine {
         if entries.is_empty() {
             return;
         }
-        if introduces && !entries.iter().any(|e| matches!(e, Entry::Standing(_))) {
-            entries.insert(0, Entry::Standing(self.sync.standing));
+        if introduces && !entries.iter().any(|e| matches!(e, BatchEntry::Standing(_))) {
+            entries.insert(0, BatchEntry::Standing(self.sync.standing));
         }
         let batch = self.next_batch;
         self.next_batch += 1;
@@ -188,39 +194,39 @@ impl StoreMachine {
     fn entry_of(
         &mut self,
         now: Timestamp,
-        waiting: Waiting,
+        waiting: QueuedItem,
         forming: &mut Forming,
         effects: &mut Vec<Effect>,
-    ) -> Option<Entry> {
+    ) -> Option<BatchEntry> {
         match waiting {
-            Waiting::Horizons(raised) => {
+            QueuedItem::Horizons(raised) => {
                 forming.horizons = forming.horizons.max(raised);
                 let rises = forming.horizons != self.replica.horizons();
-                rises.then_some(Entry::Horizons(forming.horizons))
+                rises.then_some(BatchEntry::Horizons(forming.horizons))
             }
-            Waiting::Move(ticket, at) => match self.replica.history().get(at) {
+            QueuedItem::Move(ticket, at) => match self.replica.history().get(at) {
                 Some(commit) if matches!(commit.location, Location::Log { .. }) => {
-                    Some(Entry::Moved { ticket, commit: commit.clone() })
+                    Some(BatchEntry::Moved { ticket, commit: commit.clone() })
                 }
                 _ => {
                     effects.push(Effect::Acknowledge { ticket, cid: None });
                     None
                 }
             },
-            Waiting::Arrived(at) => {
+            QueuedItem::Arrived(at) => {
                 let commit = self.replica.history().get(at)?;
                 let absent = commit.location == Location::Nowhere;
                 let commit = Commit { location: Location::File, ..commit.clone() };
-                absent.then_some(Entry::Arrived { commit })
+                absent.then_some(BatchEntry::Arrived { commit })
             }
-            Waiting::Write(write) => self.commit_of(now, write, forming, effects),
-            Waiting::Anew(Write { ticket, key, change, .. }) => {
+            QueuedItem::Write(write) => self.commit_of(now, write, forming, effects),
+            QueuedItem::Anew(Write { ticket, key, change, .. }) => {
                 let key: Arc<str> = key.into();
                 self.sync.reissuing.insert(ticket);
                 forming.written.note(&key, change.lives(now));
-                Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
+                Some(BatchEntry::Commit { ticket, commit: self.stamp_write(now, key, change) })
             }
-            Waiting::Admit { carried, origin, horizons } => {
+            QueuedItem::Admit { carried, origin, horizons } => {
                 let Carried { ticket, commit } = carried;
                 if horizons.is_some_and(|wanted| wanted != forming.horizons) {
                     effects.push(Effect::Release { ticket });
@@ -231,14 +237,14 @@ impl StoreMachine {
                 if self.sync.members.would_set_back(&commit) {
                     forming.entries.extend(self.catch_up_again());
                 }
-                Some(Entry::Foreign { ticket, commit, origin })
+                Some(BatchEntry::Foreign { ticket, commit, origin })
             }
-            Waiting::Vector => {
+            QueuedItem::Vector => {
                 let stamp = self.clock.next(now);
                 let promise = self.sync.members.may_promise(stamp);
-                Some(Entry::Vector { promise, held: self.sync.members.held().clone() })
+                Some(BatchEntry::Vector { promise, held: self.sync.members.held().clone() })
             }
-            Waiting::Copied { vector, garbage } => {
+            QueuedItem::Copied { vector, garbage } => {
                 self.clock.restore(garbage);
                 let joins = self.is_joining();
                 if joins {
@@ -250,11 +256,11 @@ impl StoreMachine {
                 // All members hold what this node issued up to the horizon, and so does the peer.
                 let known = self.sync.members.may_promise(stamp).max(garbage);
                 let promise = if joins { stamp } else { known };
-                Some(Entry::Copied { promise, held, garbage })
+                Some(BatchEntry::Copied { promise, held, garbage })
             }
-            Waiting::Standing => Some(Entry::Standing(self.sync.standing)),
-            Waiting::Forget(positions) => {
-                Some(Entry::Forgotten { positions, clock: self.clock.last() })
+            QueuedItem::Standing => Some(BatchEntry::Standing(self.sync.standing)),
+            QueuedItem::Forget(positions) => {
+                Some(BatchEntry::Forgotten { positions, clock: self.clock.last() })
             }
         }
     }
@@ -262,14 +268,14 @@ impl StoreMachine {
     /// Returns the standing of a node that must catch up again, for the same batch as the entry on
     /// the roster, so that no crash comes in between: others may remember what this node told of
     /// itself, and it says less from now on.
-    fn catch_up_again(&mut self) -> Option<Entry> {
+    fn catch_up_again(&mut self) -> Option<BatchEntry> {
         let told = self.sync.members.told();
         if told <= self.sync.standing.fresh_until {
             return None;
         }
         self.sync.standing.fresh_until = told;
         self.sync.standing_kept = false;
-        Some(Entry::Standing(self.sync.standing))
+        Some(BatchEntry::Standing(self.sync.standing))
     }
 
     fn commit_of(
@@ -278,7 +284,7 @@ impl StoreMachine {
         Write { ticket, key, change, only_over }: Write,
         forming: &mut Forming,
         effects: &mut Vec<Effect>,
-    ) -> Option<Entry> {
+    ) -> Option<BatchEntry> {
         let key: Arc<str> = key.into();
         let earlier = forming.written.get(&key);
         let held = || self.replica.get(&key, now).map(|commit| commit.at);
@@ -294,7 +300,7 @@ impl StoreMachine {
             return None;
         }
         forming.written.note(&key, change.lives(now));
-        Some(Entry::Commit { ticket, commit: self.stamp_write(now, key, change) })
+        Some(BatchEntry::Commit { ticket, commit: self.stamp_write(now, key, change) })
     }
 
     /// Breaks off the session of a commit for which the horizons rose while it waited: whether it
@@ -302,7 +308,7 @@ impl StoreMachine {
     fn outdated(&mut self, now: Timestamp, origin: Origin, effects: &mut Vec<Effect>) {
         let Origin { peer, session, .. } = origin;
         if self.sync.taking.get(&peer).is_some_and(|taking| taking.session == session) {
-            self.break_off(now, peer, session, Refusal::HorizonsRose, effects);
+            self.break_off(now, peer, session, SessionRefusal::HorizonsRose, effects);
         }
     }
 
@@ -312,12 +318,12 @@ impl StoreMachine {
         let in_log = Location::Log { segment: 0, offset: 0 };
         let (action, location) = match change {
             Change::SetInline { hash, sha1, size, expires } => {
-                (Action::Set { hash, sha1, size, expires }, in_log)
+                (CommitAction::Set { hash, sha1, size, expires }, in_log)
             }
             Change::SetFile { hash, sha1, size, expires } => {
-                (Action::Set { hash, sha1, size, expires }, Location::File)
+                (CommitAction::Set { hash, sha1, size, expires }, Location::File)
             }
-            Change::Delete => (Action::Delete, Location::Nowhere),
+            Change::Delete => (CommitAction::Delete, Location::Nowhere),
         };
         Commit { at, key, action, location }
     }
@@ -325,7 +331,7 @@ impl StoreMachine {
     /// Forgets positions, in portions that fit into a record.
     pub(crate) fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
         for portion in positions.chunks(FORGOTTEN_MAX) {
-            self.wait(Waiting::Forget(portion.to_vec()), effects);
+            self.wait(QueuedItem::Forget(portion.to_vec()), effects);
         }
     }
 }

@@ -12,14 +12,14 @@ use crate::commit::{Commit, Location, NodeTag, Position};
 use crate::event::{Alarm, Effect, Origin, Ticket};
 use crate::history::History;
 use crate::machine::StoreMachine;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::Aside;
 use crate::sync::give::{BATCH_BYTES_MAX, BATCHES_UNDURABLE_MAX, STALLED_AFTER, weight};
 use crate::sync::greet::check_horizons;
 use crate::sync::members::member_of;
-use crate::sync::message::{Body, Carried, Hello, Refusal, Vector};
+use crate::sync::message::{Body, Carried, Hello, SessionRefusal, Vector};
 use crate::sync::park::newest_admitted;
 
 /// The beginning of keys that keep what nobody ever saw of a node and what a newer value had
@@ -104,8 +104,8 @@ impl StoreMachine {
     ) {
         let refusal = match self.greet(now, from, hello, None, effects) {
             Err(refusal) => Some(refusal),
-            Ok(()) if self.is_joining() || self.must_copy_from(hello) => Some(Refusal::Busy),
-            Ok(()) if !hello.fresh => Some(Refusal::OutOfPlace),
+            Ok(()) if self.is_joining() || self.must_copy_from(hello) => Some(SessionRefusal::Busy),
+            Ok(()) if !hello.fresh => Some(SessionRefusal::OutOfPlace),
             Ok(()) => None,
         };
         if let Some(refusal) = refusal {
@@ -207,7 +207,7 @@ impl StoreMachine {
         let Some(copying) = self.copying(now, from, session) else { return };
         if copying.doubtful.is_some() {
             // Beginning again would put in doubt what the peer has named already.
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         let asked = copying.asked;
         if let Err(refusal) = self.greet(now, from, hello, Some(asked), effects) {
@@ -240,7 +240,7 @@ impl StoreMachine {
         });
         if !awaited {
             effects.extend(commits.iter().map(|c| Effect::Release { ticket: c.ticket }));
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         let limit = newest_admitted(now);
         let mut waits = 0;
@@ -275,7 +275,7 @@ impl StoreMachine {
             } else {
                 waits += 1;
                 self.clock.restore(at.stamp);
-                self.wait(Waiting::Admit { carried, origin, horizons: None }, effects);
+                self.wait(QueuedItem::Admit { carried, origin, horizons: None }, effects);
             }
         }
         let Some(copying) = self.copying(now, from, session) else { return };
@@ -295,14 +295,14 @@ impl StoreMachine {
     ) {
         let Some(copying) = self.copying(now, from, session) else { return };
         if !copying.undurable.is_empty() || copying.doubtful.is_none() || copying.ended.is_some() {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         if let Err(refusal) = check_horizons(now, horizons) {
             return self.break_off(now, from, session, refusal, effects);
         }
         if self.is_joining() && !self.is_listed_there() {
             // This peer takes the node for the one that it was before.
-            return self.break_off(now, from, session, Refusal::Unknown, effects);
+            return self.break_off(now, from, session, SessionRefusal::Unknown, effects);
         }
         let Some(copying) = self.copying(now, from, session) else { return };
         copying.ended = Some(Ended { vector, horizons });
@@ -371,7 +371,7 @@ impl StoreMachine {
         self.forget(&positions, effects);
         self.raise_to(self.replica.horizons().max(ended.horizons), effects);
         self.wait(
-            Waiting::Copied { vector: ended.vector, garbage: ended.horizons.garbage },
+            QueuedItem::Copied { vector: ended.vector, garbage: ended.horizons.garbage },
             effects,
         );
     }

@@ -15,7 +15,9 @@ use crate::mutants;
 use crate::replica::Horizons;
 use crate::sum::Fingerprint;
 use crate::sync::compare::{self, LACKING_MAX, ROUNDS_MAX, SUMMARIES_MAX};
-use crate::sync::message::{Answer, Body, Carried, Hello, Refusal, Summary, Vector};
+use crate::sync::message::{
+    Body, Carried, Hello, RangeSummary, SessionRefusal, SummaryAnswer, Vector,
+};
 
 /// Bytes of a batch of commits; at most `BATCHES_UNDURABLE_MAX` batches are under way to the
 /// taker's disk at once.
@@ -38,7 +40,7 @@ pub(crate) struct Giving {
     horizons: Horizons,
     vector: Vector,
     stage: Stage,
-    ask: VecDeque<Summary>,
+    ask: VecDeque<RangeSummary>,
     /// Whether more was to be compared than is kept; the next session finds it.
     cut: bool,
     lacking: BTreeSet<Position>,
@@ -95,12 +97,12 @@ impl StoreMachine {
         from: NodeTag,
         session: u64,
         hello: &Hello,
-        answers: Option<Vec<Answer>>,
+        answers: Option<Vec<SummaryAnswer>>,
         effects: &mut Vec<Effect>,
     ) {
         let Some(giving) = self.giving(now, from, session) else { return };
         if giving.stage != Stage::Opening {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         let (asked, horizons) = (giving.opened, giving.horizons);
         if let Err(refusal) = self.greet(now, from, hello, Some(asked), effects) {
@@ -111,7 +113,7 @@ impl StoreMachine {
             return self.copy_from(now, from, effects);
         }
         if self.has_missed(hello) {
-            return self.break_off(now, from, session, Refusal::Behind, effects);
+            return self.break_off(now, from, session, SessionRefusal::Behind, effects);
         }
         let raised = self.replica.horizons().max(hello.horizons);
         let Some(giving) = self.giving(now, from, session) else { return };
@@ -157,14 +159,14 @@ impl StoreMachine {
         now: Timestamp,
         from: NodeTag,
         session: u64,
-        answers: &[Answer],
+        answers: &[SummaryAnswer],
         effects: &mut Vec<Effect>,
     ) {
         match self.giving(now, from, session) {
             Some(giving) if giving.stage == Stage::Comparing => {
                 self.give_learn(now, from, session, answers, effects);
             }
-            Some(_) => self.break_off(now, from, session, Refusal::OutOfPlace, effects),
+            Some(_) => self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects),
             None => {}
         }
     }
@@ -174,13 +176,13 @@ impl StoreMachine {
         now: Timestamp,
         from: NodeTag,
         session: u64,
-        answers: &[Answer],
+        answers: &[SummaryAnswer],
         effects: &mut Vec<Effect>,
     ) {
         let Some(giving) = &mut self.sync.giving else { return };
         giving.rounds += 1;
         if giving.rounds > ROUNDS_MAX || !compare::is_answer(answers) {
-            return self.break_off(now, from, session, Refusal::Stalled, effects);
+            return self.break_off(now, from, session, SessionRefusal::Stalled, effects);
         }
         let learned = compare::learn(&giving.history, answers);
         // Deeper ranges come first: what is missing is known soon, and few ranges wait meanwhile.
@@ -310,7 +312,7 @@ impl StoreMachine {
 
     pub(crate) fn behind(&mut self, now: Timestamp, peer: NodeTag, effects: &mut Vec<Effect>) {
         self.alarm(Alarm::Behind, effects);
-        self.sync.links.pause(now, peer, Refusal::Implausible);
+        self.sync.links.pause(now, peer, SessionRefusal::Implausible);
     }
 }
 

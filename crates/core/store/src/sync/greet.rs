@@ -10,7 +10,7 @@ use crate::event::{Alarm, Effect};
 use crate::machine::StoreMachine;
 use crate::mutants;
 use crate::replica::Horizons;
-use crate::sync::message::{Body, Hello, Message, Refusal, Vector};
+use crate::sync::message::{Body, Hello, Message, SessionRefusal, Vector};
 use crate::sync::park::newest_admitted;
 use model::time::CLOCK_AHEAD_MAX_MS;
 
@@ -66,31 +66,31 @@ impl StoreMachine {
         hello: &Hello,
         asked: Option<Timestamp>,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         if hello.node != from || from == self.node {
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         }
         if hello.cluster != self.sync.standing.cluster {
-            return Err(Refusal::OtherCluster);
+            return Err(SessionRefusal::OtherCluster);
         }
         check_clocks(now, hello.clock, asked)?;
         check_horizons(now, hello.horizons)?;
         let members = &self.sync.members;
         if members.is_evicted(self.node) && !self.is_joining() {
             self.alarm(Alarm::Evicted, effects);
-            return Err(Refusal::Unknown);
+            return Err(SessionRefusal::Unknown);
         }
         if members.is_evicted(from) && !members.is_member(from) && !self.is_joining() {
-            return Err(Refusal::Evicted);
+            return Err(SessionRefusal::Evicted);
         }
         if !members.is_member(from) && !self.is_joining() {
-            return Err(Refusal::Unknown);
+            return Err(SessionRefusal::Unknown);
         }
         if self.doubts_clock(now) {
             self.trust_clock(now, effects);
         }
         if self.sync.mending || self.doubts_clock(now) {
-            return Err(Refusal::Busy);
+            return Err(SessionRefusal::Busy);
         }
         self.sync.members.hear_from(now, from);
         let remembered = hello.acks.get(&self.node).copied().unwrap_or_default();
@@ -128,7 +128,7 @@ impl StoreMachine {
         now: Timestamp,
         peer: NodeTag,
         session: u64,
-        reason: Refusal,
+        reason: SessionRefusal,
         effects: &mut Vec<Effect>,
     ) {
         self.send(peer, session, Body::Refused(reason), effects);
@@ -140,14 +140,14 @@ impl StoreMachine {
         &mut self,
         now: Timestamp,
         peer: NodeTag,
-        reason: Refusal,
+        reason: SessionRefusal,
         effects: &mut Vec<Effect>,
     ) {
         self.sync.links.pause(now, peer, reason);
         if reason.alarms() {
             self.alarm(Alarm::Quarantined { peer, reason }, effects);
         }
-        let strange = reason == Refusal::Unknown && self.sync.links.of(peer).stays_strange();
+        let strange = reason == SessionRefusal::Unknown && self.sync.links.of(peer).stays_strange();
         if strange && !self.is_joining() {
             let alarm = match self.sync.members.is_member(peer) {
                 true => Alarm::Unlisted { by: peer },
@@ -160,7 +160,7 @@ impl StoreMachine {
     /// Ends all sessions with a peer whose connection is gone.
     pub(crate) fn lost(&mut self, now: Timestamp, peer: NodeTag) {
         self.end_sessions(peer);
-        self.sync.links.pause(now, peer, Refusal::Stalled);
+        self.sync.links.pause(now, peer, SessionRefusal::Stalled);
     }
 
     /// Ends sessions with peers that have fallen silent. They would keep news from all others until
@@ -220,7 +220,7 @@ fn check_clocks(
     now: Timestamp,
     theirs: Timestamp,
     asked: Option<Timestamp>,
-) -> Result<(), Refusal> {
+) -> Result<(), SessionRefusal> {
     if mutants::active(mutants::NO_SKEW_CHECK) {
         return Ok(());
     }
@@ -229,14 +229,14 @@ fn check_clocks(
     let ahead = theirs.0.saturating_sub(now.0);
     let behind = earliest.0.saturating_sub(theirs.0);
     match ahead.max(behind) {
-        apart if apart > CLOCK_AHEAD_MAX_MS => Err(Refusal::ClocksApart(apart)),
+        apart if apart > CLOCK_AHEAD_MAX_MS => Err(SessionRefusal::ClocksApart(apart)),
         _ => Ok(()),
     }
 }
 
 /// Checks that horizons are plausible: squashing waits for time, collecting for squashing.
-pub(crate) fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), Refusal> {
+pub(crate) fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), SessionRefusal> {
     let plausible = horizons.squash <= newest_admitted(now)
         && (horizons.garbage < horizons.squash || horizons.garbage == Stamp::default());
-    if plausible { Ok(()) } else { Err(Refusal::Implausible) }
+    if plausible { Ok(()) } else { Err(SessionRefusal::Implausible) }
 }

@@ -9,7 +9,7 @@ use crate::clock::Stamp;
 use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Write};
 use crate::machine::StoreMachine;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::sync::Aside;
 use crate::sync::park::newest_admitted;
 use model::time::CLOCK_AHEAD_MAX_MS;
@@ -103,7 +103,7 @@ impl StoreMachine {
         };
         for write in writes {
             if counts {
-                self.wait(Waiting::Anew(write), effects);
+                self.wait(QueuedItem::Anew(write), effects);
             } else {
                 effects.push(Effect::Acknowledge { ticket: write.ticket, cid: None });
             }
@@ -119,7 +119,7 @@ impl StoreMachine {
         let positions: Vec<Position> = beyond.map(|commit| commit.at).collect();
         if positions.is_empty() {
             // The log learns all the same what time it is.
-            self.wait(Waiting::Forget(positions), effects);
+            self.wait(QueuedItem::Forget(positions), effects);
         } else {
             self.forget(&positions, effects);
         }
@@ -150,6 +150,6 @@ impl StoreMachine {
 
     pub(crate) fn keep_standing(&mut self, effects: &mut Vec<Effect>) {
         self.sync.standing_kept = false;
-        self.wait(Waiting::Standing, effects);
+        self.wait(QueuedItem::Standing, effects);
     }
 }

@@ -9,10 +9,10 @@ use crate::clock::Stamp;
 use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Origin};
 use crate::machine::StoreMachine;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::replica::Horizons;
 use crate::sync::members::is_roster_key;
-use crate::sync::message::{Body, ClusterId, Message, Refusal};
+use crate::sync::message::{Body, ClusterId, Message, SessionRefusal};
 
 /// The time within which changes go in one session.
 pub const PUSH_DELAY: Duration = Duration::from_millis(20);
@@ -69,7 +69,7 @@ impl StoreMachine {
         now: Timestamp,
         from: NodeTag,
         session: u64,
-        refusal: Refusal,
+        refusal: SessionRefusal,
         effects: &mut Vec<Effect>,
     ) {
         let giving = self.sync.giving.take_if(|g| g.peer == from && g.session == session);
@@ -77,16 +77,16 @@ impl StoreMachine {
         self.sync.taking.retain(|peer, taking| *peer != from || taking.session != session);
         self.sync.lending.retain(|peer, lending| *peer != from || lending.session != session);
         let unasked = giving.is_none() && copying.is_none();
-        if unasked && refusal != Refusal::Unknown {
+        if unasked && refusal != SessionRefusal::Unknown {
             return;
         }
-        if refusal == Refusal::Evicted {
+        if refusal == SessionRefusal::Evicted {
             self.alarm(Alarm::Evicted, effects);
         }
-        if refusal == Refusal::Behind && self.is_fresh() {
+        if refusal == SessionRefusal::Behind && self.is_fresh() {
             return self.copy_from(now, from, effects);
         }
-        if refusal == Refusal::Behind {
+        if refusal == SessionRefusal::Behind {
             return self.behind(now, from, effects);
         }
         self.shun(now, from, refusal, effects);
@@ -139,7 +139,7 @@ impl StoreMachine {
         self.give_up_stalled(now, effects);
         for carried in self.sync.parked.due(now) {
             let origin = Origin { peer: self.node, session: 0, batch: 0 };
-            self.wait(Waiting::Admit { carried, origin, horizons: None }, effects);
+            self.wait(QueuedItem::Admit { carried, origin, horizons: None }, effects);
         }
         if self.is_in_cluster() && now >= self.sync.vector_at {
             self.keep_vector(now, effects);
@@ -176,8 +176,8 @@ impl StoreMachine {
         let mut strangers = self.sync.links.reachable();
         strangers.retain(|peer| !members.is_member(*peer) && !members.is_evicted(*peer));
         for peer in strangers {
-            self.send(peer, NO_SESSION, Body::Refused(Refusal::Unknown), effects);
-            self.shun(now, peer, Refusal::Unknown, effects);
+            self.send(peer, NO_SESSION, Body::Refused(SessionRefusal::Unknown), effects);
+            self.shun(now, peer, SessionRefusal::Unknown, effects);
         }
     }
 
@@ -221,7 +221,7 @@ impl StoreMachine {
             .map(|(peer, session, _)| (peer, session))
             .collect();
         for (peer, session) in stalled {
-            self.break_off(now, peer, session, Refusal::Stalled, effects);
+            self.break_off(now, peer, session, SessionRefusal::Stalled, effects);
         }
     }
 
@@ -232,7 +232,7 @@ impl StoreMachine {
     /// Puts what this node holds of others, and promises of itself, into the log.
     pub(crate) fn keep_vector(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.sync.vector_at = now.after(VECTOR_INTERVAL);
-        self.wait(Waiting::Vector, effects);
+        self.wait(QueuedItem::Vector, effects);
     }
 
     /// Collects garbage up to what all members are known to hold.

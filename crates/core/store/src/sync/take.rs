@@ -8,12 +8,12 @@ use model::Timestamp;
 use crate::commit::{NodeTag, Position};
 use crate::event::{Alarm, Effect, Origin};
 use crate::machine::StoreMachine;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
 use crate::sync::give::{BATCHES_UNDURABLE_MAX, STALLED_AFTER};
-use crate::sync::message::{Body, Carried, Hello, Refusal, Summary, Vector};
+use crate::sync::message::{Body, Carried, Hello, RangeSummary, SessionRefusal, Vector};
 use crate::sync::park::newest_admitted;
 
 pub(crate) struct Taking {
@@ -24,7 +24,7 @@ pub(crate) struct Taking {
     acks: Vector,
     /// The giver's hello and summaries, while they wait until the horizons are as high as the
     /// giver's.
-    opening: Option<(Hello, Vec<Summary>)>,
+    opening: Option<(Hello, Vec<RangeSummary>)>,
     /// The number of commits of each batch that are not durable yet.
     pub undurable: BTreeMap<u32, usize>,
     rounds: u32,
@@ -39,27 +39,27 @@ impl StoreMachine {
         from: NodeTag,
         session: u64,
         hello: Hello,
-        summaries: Vec<Summary>,
+        summaries: Vec<RangeSummary>,
         effects: &mut Vec<Effect>,
     ) {
         self.sync.taking.remove(&from);
         let greeted = match summaries.len() {
             0..=SUMMARIES_MAX => self.greet(now, from, &hello, None, effects),
-            _ => Err(Refusal::OutOfPlace),
+            _ => Err(SessionRefusal::OutOfPlace),
         };
         if let Err(refusal) = greeted {
             self.send(from, session, Body::Refused(refusal), effects);
             return self.shun(now, from, refusal, effects);
         }
         if self.must_copy_from(&hello) {
-            self.send(from, session, Body::Refused(Refusal::Busy), effects);
+            self.send(from, session, Body::Refused(SessionRefusal::Busy), effects);
             return self.copy_from(now, from, effects);
         }
         if self.has_missed(&hello) {
-            return self.send(from, session, Body::Refused(Refusal::Behind), effects);
+            return self.send(from, session, Body::Refused(SessionRefusal::Behind), effects);
         }
         if self.sync.copying.is_some() || self.sync.mending {
-            return self.send(from, session, Body::Refused(Refusal::Busy), effects);
+            return self.send(from, session, Body::Refused(SessionRefusal::Busy), effects);
         }
         let horizons = self.replica.horizons().max(hello.horizons);
         let taking = Taking {
@@ -103,7 +103,7 @@ impl StoreMachine {
         }
         for (peer, session) in past {
             self.sync.taking.remove(&peer);
-            self.send(peer, session, Body::Refused(Refusal::HorizonsRose), effects);
+            self.send(peer, session, Body::Refused(SessionRefusal::HorizonsRose), effects);
         }
     }
 
@@ -121,18 +121,18 @@ impl StoreMachine {
         now: Timestamp,
         from: NodeTag,
         session: u64,
-        summaries: &[Summary],
+        summaries: &[RangeSummary],
         effects: &mut Vec<Effect>,
     ) {
         let Some(taking) = self.taking(now, from, session) else {
-            return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
+            return self.send(from, session, Body::Refused(SessionRefusal::OutOfPlace), effects);
         };
         taking.rounds += 1;
         if taking.rounds > ROUNDS_MAX {
-            return self.break_off(now, from, session, Refusal::Stalled, effects);
+            return self.break_off(now, from, session, SessionRefusal::Stalled, effects);
         }
         if summaries.len() > SUMMARIES_MAX {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         let answers = compare::answer(self.replica.history(), summaries);
         self.send(from, session, Body::Answers(answers), effects);
@@ -152,17 +152,17 @@ impl StoreMachine {
         };
         let Some(taking) = self.taking(now, from, session) else {
             release(&commits, effects);
-            return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
+            return self.send(from, session, Body::Refused(SessionRefusal::OutOfPlace), effects);
         };
         let horizons = taking.horizons;
         if taking.undurable.len() >= BATCHES_UNDURABLE_MAX || taking.undurable.contains_key(&batch)
         {
             release(&commits, effects);
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         if commits.iter().any(|carried| self.is_below_garbage(carried)) {
             release(&commits, effects);
-            return self.break_off(now, from, session, Refusal::BelowGarbage, effects);
+            return self.break_off(now, from, session, SessionRefusal::BelowGarbage, effects);
         }
         let limit = newest_admitted(now);
         let origin = Origin { peer: from, session, batch };
@@ -183,7 +183,7 @@ impl StoreMachine {
             } else {
                 waits += 1;
                 self.clock.restore(at.stamp);
-                self.wait(Waiting::Admit { carried, origin, horizons: Some(horizons) }, effects);
+                self.wait(QueuedItem::Admit { carried, origin, horizons: Some(horizons) }, effects);
             }
         }
         let Some(taking) = self.taking(now, from, session) else { return };
@@ -240,10 +240,10 @@ impl StoreMachine {
         effects: &mut Vec<Effect>,
     ) {
         let Some(taking) = self.taking(now, from, session) else {
-            return self.send(from, session, Body::Refused(Refusal::OutOfPlace), effects);
+            return self.send(from, session, Body::Refused(SessionRefusal::OutOfPlace), effects);
         };
         if !taking.undurable.is_empty() && !mutants::active(mutants::V_BEFORE_DURABLE) {
-            return self.break_off(now, from, session, Refusal::OutOfPlace, effects);
+            return self.break_off(now, from, session, SessionRefusal::OutOfPlace, effects);
         }
         let whole = taking.whole && !vector.is_empty();
         let taking = self.sync.taking.remove(&from);
@@ -278,7 +278,7 @@ impl StoreMachine {
             return;
         }
         if self.takes_from(origin.peer, origin.session) {
-            self.break_off(now, origin.peer, origin.session, Refusal::Conflict, effects);
+            self.break_off(now, origin.peer, origin.session, SessionRefusal::Conflict, effects);
         }
     }
 

@@ -4,8 +4,10 @@
 use model::Timestamp;
 use store_core::event::{Alarm, Event};
 use store_core::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
-use store_core::sync::message::{Answer, Body, Held, Range, Refusal, Summary};
-use store_core::{Action, Commit, Fingerprint, Horizons, NodeTag, Position, Stamp};
+use store_core::sync::message::{
+    Body, RangeHoldings, RangeSummary, SessionRefusal, StampRange, SummaryAnswer,
+};
+use store_core::{Commit, CommitAction, Fingerprint, Horizons, NodeTag, Position, Stamp};
 
 use crate::greetings::{good_session, greet, open};
 use crate::node::{CLUSTER, Node, set, stamp, tag};
@@ -22,7 +24,7 @@ fn opened() -> (Node, NodeTag) {
     (node, tag("n2"))
 }
 
-fn quarantined(node: &Node, reason: Refusal) -> usize {
+fn quarantined(node: &Node, reason: SessionRefusal) -> usize {
     let alarm = Alarm::Quarantined { peer: tag("n2"), reason };
     node.alarms.iter().filter(|found| **found == alarm).count()
 }
@@ -31,16 +33,16 @@ fn quarantined(node: &Node, reason: Refusal) -> usize {
 fn two_commits_at_one_position_are_a_conflict_and_the_first_stays() {
     let (mut node, n2) = opened();
     let place = at(&node, 10, "n2");
-    let other = Action::Set { hash: [9; 32], sha1: [9; 20], size: 0, expires: None };
+    let other = CommitAction::Set { hash: [9; 32], sha1: [9; 20], size: 0, expires: None };
     let other = Commit { action: other, ..set(place, "k") };
     for (session, batch) in [(1, 0), (2, 1), (3, 2)] {
         greet(&mut node, n2, session);
         node.commits(n2, session, batch, vec![set(place, "k"), other.clone(), other.clone()]);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Conflict));
     }
     let kept = node.machine.replica().newest("k").unwrap().clone();
     assert_eq!(kept.cid(), set(place, "k").cid(), "the first one stays");
-    assert_eq!(quarantined(&node, Refusal::Conflict), 1);
+    assert_eq!(quarantined(&node, SessionRefusal::Conflict), 1);
     assert_eq!(node.alarms.len(), 2, "{:?}", node.alarms);
     assert!(node.alarms.contains(&Alarm::Conflict { position: place, peer: n2 }));
     node.finish();
@@ -54,7 +56,7 @@ fn a_conflict_is_over_when_both_hold_the_same_and_is_told_again_after_that() {
     let clash = |node: &mut Node, session| {
         greet(node, n2, session);
         node.commits(n2, session, 0, vec![set(place, "k"), set(place, "l")]);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Conflict));
         node.pass(100);
     };
     let told = |node: &Node| node.alarms.iter().filter(|alarm| **alarm == conflict).count();
@@ -129,7 +131,7 @@ fn another_commit_at_a_position_of_this_node_is_a_conflict() {
     let (mut node, n2) = opened();
     let mine = node.machine.replica().newest("mine").unwrap().clone();
     node.commits(n2, 1, 0, vec![set(mine.at, "other")]);
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Conflict));
     assert!(node.alarms.contains(&Alarm::Conflict { position: mine.at, peer: n2 }));
     assert_eq!(node.machine.replica().newest("mine"), Some(&mine));
     node.finish();
@@ -167,8 +169,8 @@ fn too_many_batches_or_one_twice_end_the_session() {
             node.commits(n2, 1, batch, vec![commit]);
             assert_eq!(node.refusal_to(n2).is_some(), n == last);
         }
-        assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
-        assert_eq!(quarantined(&node, Refusal::OutOfPlace), 1);
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace));
+        assert_eq!(quarantined(&node, SessionRefusal::OutOfPlace), 1);
         node.finish();
     }
 }
@@ -179,7 +181,7 @@ fn a_session_cannot_end_before_its_commits_are_durable() {
     node.slow_disk = true;
     node.commits(n2, 1, 0, vec![set(at(&node, 1, "n2"), "k")]);
     node.say(n2, 1, Body::Done { vector: [(n2, stamp(node.now))].into() });
-    assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace));
     assert!(node.machine.sync().members().held().get(&n2).is_none(), "nothing is concluded");
     node.finish();
     assert!(node.machine.replica().newest("k").is_some(), "what came is kept");
@@ -195,7 +197,7 @@ fn a_full_disk_ends_the_session_once() {
     node.disk_refuses();
     let refused = |(_, m): &&(NodeTag, _)| {
         let store_core::sync::message::Message { body, .. } = m;
-        matches!(body, Body::Refused(Refusal::NoRoom))
+        matches!(body, Body::Refused(SessionRefusal::NoRoom))
     };
     assert_eq!(node.sent[before..].iter().filter(refused).count(), 1);
     node.finish();
@@ -254,19 +256,19 @@ fn repeated_sessions_change_nothing() {
 #[test]
 fn a_giver_that_compares_for_ever_is_given_up() {
     let (mut node, n2) = opened();
-    let lie = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
-    let compare = Body::Compare(vec![Summary { range: Range::ALL, held: lie.clone() }]);
+    let lie = RangeHoldings::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
+    let compare = Body::Compare(vec![RangeSummary { range: StampRange::ALL, held: lie.clone() }]);
     for _ in 0..ROUNDS_MAX {
         node.say(n2, 1, compare.clone());
         assert!(matches!(node.sent.last().unwrap().1.body, Body::Answers(_)));
     }
     node.say(n2, 1, compare);
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Stalled));
     // They may not all come at once either.
     greet(&mut node, n2, 2);
-    let all = vec![Summary { range: Range::ALL, held: lie }; SUMMARIES_MAX + 1];
+    let all = vec![RangeSummary { range: StampRange::ALL, held: lie }; SUMMARIES_MAX + 1];
     node.say(n2, 2, Body::Compare(all));
-    assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace));
     node.finish();
 }
 
@@ -283,14 +285,14 @@ fn giving() -> (Node, NodeTag, u64) {
 #[test]
 fn a_taker_that_never_agrees_is_given_up() {
     let (mut node, n2, session) = giving();
-    let held = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
-    let never = vec![Answer::Holds(vec![Summary { range: Range::ALL, held }])];
+    let held = RangeHoldings::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
+    let never = vec![SummaryAnswer::Holds(vec![RangeSummary { range: StampRange::ALL, held }])];
     let hello = node.hello_of(n2);
     node.say(n2, session, Body::Opened { hello, answers: Some(never.clone()) });
     for _ in 0..ROUNDS_MAX {
         node.say(n2, session, Body::Answers(never.clone()));
     }
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Stalled));
     node.finish();
 }
 
@@ -299,7 +301,7 @@ fn a_taker_that_asks_for_missing_commits_gets_those_that_exist_once() {
     let (mut node, n2, session) = giving();
     let missing = vec![9999, u32::MAX, 5, 5];
     let hello = node.hello_of(n2);
-    let answers = Some(vec![Answer::Lacks { range: Range::ALL, missing }]);
+    let answers = Some(vec![SummaryAnswer::Lacks { range: StampRange::ALL, missing }]);
     node.say(n2, session, Body::Opened { hello, answers });
     let commits = node.sent.iter().find_map(|(_, message)| match &message.body {
         Body::Commits { commits, .. } => Some(commits.len()),
@@ -316,9 +318,9 @@ fn an_acknowledgement_of_nothing_ends_no_comparison() {
     let (mut node, n2, session) = giving();
     let history = node.machine.replica().history().clone();
     let answers = compare::answer(&Default::default(), &compare::opening(&history));
-    let half = Answer::Holds(vec![Summary {
-        range: Range::ALL,
-        held: Held::Sum { fingerprint: Fingerprint([3; 16]), count: 90 },
+    let half = SummaryAnswer::Holds(vec![RangeSummary {
+        range: StampRange::ALL,
+        held: RangeHoldings::Sum { fingerprint: Fingerprint([3; 16]), count: 90 },
     }]);
     let hello = node.hello_of(n2);
     node.say(n2, session, Body::Opened { hello, answers: Some(vec![half]) });
@@ -343,7 +345,7 @@ fn a_copy_with_implausible_horizons_is_refused() {
     node.say(n2, session, Body::Copying { hello: node.hello_of(n2) });
     let horizons = Horizons { squash: Stamp(u64::MAX), garbage: Stamp(u64::MAX - 1) };
     node.say(n2, session, Body::Copied { vector: [].into(), horizons });
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Implausible));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Implausible));
     assert_eq!(node.machine.replica().horizons(), Horizons::default());
     assert!(node.machine.replica().newest("mine").is_some());
     node.finish();
@@ -360,7 +362,7 @@ fn an_alarm_is_raised_again_after_it_was_over() {
         node.say(n2, session, Body::Done { vector: [].into() });
         node.slow_disk = false;
         node.disk_writes();
-        assert_eq!(quarantined(&node, Refusal::OutOfPlace), round);
+        assert_eq!(quarantined(&node, SessionRefusal::OutOfPlace), round);
         good_session(&mut node, n2, session + 1);
         node.pass(100);
     }

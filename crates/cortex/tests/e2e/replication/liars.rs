@@ -11,8 +11,8 @@ use cluster::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
 use rcgen::KeyPair;
 use store_core::event::Ticket;
-use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal};
-use store_core::{Action, Commit, Fingerprint, Horizons, Location, NodeTag, Position, Stamp};
+use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, SessionRefusal};
+use store_core::{Commit, CommitAction, Fingerprint, Horizons, Location, NodeTag, Position, Stamp};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -156,7 +156,7 @@ impl Liar {
 
     fn commits(&self, batch: u32, key: &str, at: u64, said: &[u8], sent: &[u8]) -> Vec<u8> {
         use sha1::Digest;
-        let action = Action::Set {
+        let action = CommitAction::Set {
             hash: *blake3::hash(said).as_bytes(),
             sha1: sha1::Sha1::digest(said).into(),
             size: said.len() as u64,
@@ -261,7 +261,7 @@ fn a_removed_node_cannot_enter_itself_again() {
     let mut fresh = Liar::with(&victim, "fresh", &held);
     let mut stream = fresh.connect();
     let said = fresh.open(&mut stream, now_ms());
-    assert_eq!(said, Body::Refused(Refusal::Unknown));
+    assert_eq!(said, Body::Refused(SessionRefusal::Unknown));
     assert_eq!(victim.cortex(&["store", "ls", "cluster::nodes"]).lines().count(), 2);
     // The member itself is let in, also when it starts again.
     let mut member = member;

@@ -6,7 +6,7 @@ mod find;
 
 use std::path::{Path, PathBuf};
 
-use agent_core::application::Failure;
+use agent_core::application::StepFailure;
 use anyhow::Context;
 use model::release::Runtime;
 use model::{ApplicationName, Release};
@@ -41,7 +41,7 @@ impl Preparer {
         application: &ApplicationName,
         release: &Release,
         directory: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let (entries, said) = self.chosen(application, release).await?;
         let log = self.layout.build_log(application, &release.id);
         for line in said {
@@ -86,7 +86,7 @@ impl Preparer {
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> Result<(Vec<String>, Vec<String>), Failure> {
+    ) -> Result<(Vec<String>, Vec<String>), StepFailure> {
         let wishes = release.recipe.runtimes.clone();
         if wishes.is_empty() {
             return Ok(Default::default());
@@ -104,7 +104,7 @@ fn choose_all(
     path: &str,
     homes: &[PathBuf],
     links: &Path,
-) -> Result<(Vec<String>, Vec<String>), Failure> {
+) -> Result<(Vec<String>, Vec<String>), StepFailure> {
     let (mut entries, mut said) = (Vec::<String>::new(), Vec::new());
     for language in runtimes::LANGUAGES {
         let wishes: Vec<&Runtime> =
@@ -141,7 +141,7 @@ fn choose_all(
     Ok((entries, said))
 }
 
-fn any(language: Language, programs: Vec<PathBuf>) -> Result<Choice, Failure> {
+fn any(language: Language, programs: Vec<PathBuf>) -> Result<Choice, StepFailure> {
     match programs.into_iter().next() {
         Some(program) => Ok(Choice { program: Some(program), version: None, said: Vec::new() }),
         None => Err(missing(format!(
@@ -158,7 +158,7 @@ fn choose(
     language: Language,
     wishes: &[&Runtime],
     installed: &[Installed],
-) -> Result<Choice, Failure> {
+) -> Result<Choice, StepFailure> {
     let fits = |wish: &Runtime, one: &Installed| runtimes::fits(language, wish, &one.version);
     let required = || wishes.iter().filter(|wish| wish.is_required);
     let usable: Vec<&Installed> =
@@ -286,8 +286,8 @@ fn how_to_get(language: Language, wanted: &str) -> String {
 }
 
 /// Returns a failure about a missing tool, which another node of the cluster may have.
-fn missing(why: String) -> Failure {
-    Failure { why, lacks_tool: true, ..Failure::default() }
+fn missing(why: String) -> StepFailure {
+    StepFailure { why, lacks_tool: true, ..StepFailure::default() }
 }
 
 #[cfg(test)]
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    fn chosen(wishes: &[Runtime], versions: &[&str]) -> Result<Choice, Failure> {
+    fn chosen(wishes: &[Runtime], versions: &[&str]) -> Result<Choice, StepFailure> {
         let wishes: Vec<&Runtime> = wishes.iter().collect();
         choose(Language::Python, &wishes, &installed(versions))
     }

@@ -36,7 +36,7 @@ enum RequestsEnd {
 }
 
 /// The point where a connection's task begins.
-pub enum Start {
+pub enum ConnectionStart {
     New,
     /// After the lane, like all that follow. The limits are those of the application that was asked
     /// last.
@@ -56,7 +56,7 @@ impl Connection {
     #[expect(clippy::manual_async_fn, reason = "an async fn has what it takes in its future twice")]
     pub fn run(
         self,
-        start: Start,
+        start: ConnectionStart,
         workers: Rc<Workers<Job>>,
     ) -> impl Future<Output = Option<(Connection, Limits)>> {
         async move {
@@ -71,10 +71,10 @@ impl Connection {
     }
 
     /// Serves the requests one after the other, until there is to be no other.
-    async fn requests(&self, start: Start) -> RequestsEnd {
+    async fn requests(&self, start: ConnectionStart) -> RequestsEnd {
         let (mut is_new, mut underway) = (false, None);
         let (first, mut limits) = match start {
-            Start::New => {
+            ConnectionStart::New => {
                 let limits = self.first_limits();
                 // Most clients bring a request along.
                 let come = match self.asker.asks_at_once() {
@@ -88,13 +88,13 @@ impl Connection {
                 is_new = true;
                 (first, limits)
             }
-            Start::Asked(buffer, limits) => (Some(buffer), limits),
-            Start::Waiting(limits) => (self.first_bytes(limits.idle).await, limits),
-            Start::Underway(begun, limits) => {
+            ConnectionStart::Asked(buffer, limits) => (Some(buffer), limits),
+            ConnectionStart::Waiting(limits) => (self.first_bytes(limits.idle).await, limits),
+            ConnectionStart::Underway(begun, limits) => {
                 underway = Some(begun);
                 (Some(Buffer::default()), limits)
             }
-            Start::Owing(owed, limits) => {
+            ConnectionStart::Owing(owed, limits) => {
                 if !Box::pin(self.pay(*owed)).await {
                     return RequestsEnd::Request(Some(After::Cut), Buffer::default());
                 }

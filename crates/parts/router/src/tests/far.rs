@@ -321,11 +321,11 @@ fn a_connection_that_waits_is_small() {
     use std::rc::Rc;
 
     use crate::connection::Connection;
-    use crate::connection::run::Start;
+    use crate::connection::run::ConnectionStart;
     use crate::h2::client::Job;
     use crate::h2::workers::Workers;
 
-    fn size<F>(_: impl Fn(Connection, Start, Rc<Workers<Job>>) -> F) -> usize {
+    fn size<F>(_: impl Fn(Connection, ConnectionStart, Rc<Workers<Job>>) -> F) -> usize {
         size_of::<F>()
     }
     // There may be 20,000 of them on each thread.

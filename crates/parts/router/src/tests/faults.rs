@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::InstanceState::Ready;
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::{Timestamp, TypedKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -142,7 +142,7 @@ async fn the_checkers_word_ends_the_pause_of_an_endpoint() {
         let verdict = Verdict {
             v: 1,
             generation: 1,
-            health: Health::Healthy,
+            health: HealthState::Healthy,
             detail: String::new(),
             changed_at: Timestamp(changed_at),
             unknown: Default::default(),

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use model::Machine;
-use store_core::event::{Effect, Entry, Event, Ticket, Unwritten};
+use store_core::event::{BatchEntry, Effect, Event, Ticket, Unwritten};
 use store_core::{Commit, Location};
 
 use super::{Committer, DiskRefusal, Pending, copy_of};
@@ -123,7 +123,7 @@ impl Committer {
         }
     }
 
-    fn persist(&mut self, number: u64, entries: &[Entry]) -> Result<Event, LogError> {
+    fn persist(&mut self, number: u64, entries: &[BatchEntry]) -> Result<Event, LogError> {
         let batch = Batch::encode(number, entries, |entry| {
             let pending = entry.ticket().and_then(|ticket| self.pending.get(&ticket));
             pending.map_or(&[], |pending| &pending.value)

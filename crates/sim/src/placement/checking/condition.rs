@@ -2,7 +2,7 @@
 //! them.
 
 use checker_core::ProbeOutcome;
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::{Generation, InstanceId};
 
 use super::refused;
@@ -82,7 +82,7 @@ impl World {
                 if process.condition == Condition::Well {
                     let verdict = node.replica.verdict(&node.id, &id.instance);
                     let standing = verdict.filter(|said| said.generation == id.generation);
-                    let ill = standing.is_some_and(|said| said.health != Health::Healthy);
+                    let ill = standing.is_some_and(|said| said.health != HealthState::Healthy);
                     let long = self.now - since > OVER_MAX_MS;
                     assert!(!(ill && long), "{} at {at} is well: {verdict:?}", id.instance);
                 } else if checks || whole {
