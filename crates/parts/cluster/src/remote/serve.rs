@@ -58,7 +58,7 @@ pub async fn serve(store: SharedStore, stream: BoxedStream) -> anyhow::Result<()
         return finish(writer, written).await;
     }
     let (out, frames) = mpsc::channel(FRAMES_MAX);
-    let mut session = Session {
+    let mut session = GuestSession {
         store,
         out,
         room: Arc::new(Semaphore::new(REQUESTS_MAX)),
@@ -129,7 +129,7 @@ async fn receive(
     disk.await.map_err(|_| cut())??.ok_or_else(cut)
 }
 
-struct Session {
+struct GuestSession {
     store: SharedStore,
     out: mpsc::Sender<Bytes>,
     room: Arc<Semaphore>,
@@ -140,7 +140,7 @@ struct Session {
     follower: Option<mpsc::Sender<Bytes>>,
 }
 
-impl Session {
+impl GuestSession {
     async fn take(&mut self, head: ToStore, value: Bytes) -> anyhow::Result<()> {
         while self.tasks.try_join_next().is_some() {}
         match head {
