@@ -174,11 +174,12 @@ pub async fn run(
     } else {
         said().await?;
     }
-    let face = config.redis.map(|address| {
-        let face = ServerConfig { tcp: Some(address), listeners, ..ServerConfig::default() };
-        redis::start(face, store.clone(), bus, id.clone(), clock)
+    let redis_server = config.redis.map(|address| {
+        let redis_server =
+            ServerConfig { tcp: Some(address), listeners, ..ServerConfig::default() };
+        redis::start(redis_server, store.clone(), bus, id.clone(), clock)
     });
-    let face = face.transpose()?;
+    let redis_server = redis_server.transpose()?;
     let adopted = Arc::new(AtomicBool::new(!roles.has(Role::Agent)));
     let members = peers.clone().map(|peers| peers as Arc<dyn Members>);
     let of = (layout.clone(), id.clone(), store.clone(), members);
@@ -194,7 +195,7 @@ pub async fn run(
         () = told_to_stop(&control, &stop_applications) => None,
         testament = node.upgrading.handed_over() => Some(testament),
     };
-    let ended = node.end(&control, testament, parts, face).await?;
+    let ended = node.end(&control, testament, parts, redis_server).await?;
     tracing::info!(node = %node.id, "node.stopped");
     Ok(ended)
 }
@@ -219,7 +220,7 @@ impl Node {
         control: &Control,
         testament: Option<Testament>,
         mut parts: JoinSet<()>,
-        face: Option<ServerHandle>,
+        redis_server: Option<ServerHandle>,
     ) -> anyhow::Result<RunEnd> {
         std::fs::remove_file(self.config.layout.api_socket()).ok();
         let router = control.router.clone();
@@ -235,7 +236,7 @@ impl Node {
             }
         }
         parts.shutdown().await;
-        drop(face);
+        drop(redis_server);
         self.store.close().await?;
         let Some(testament) = testament else { return Ok(RunEnd::Stopped) };
         Ok(RunEnd::HandedOver(Box::new(Handover {

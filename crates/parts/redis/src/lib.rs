@@ -160,7 +160,7 @@ pub fn start(
         let (context, stopping) = (context.clone(), stopping.clone());
         let serve = move || runtime.block_on(serve(context, number == 0, listeners, stopping));
         let thread = std::thread::Builder::new().name(format!("store-face-{number}")).spawn(serve);
-        handle.threads.push(thread.context("a thread of the Redis face")?);
+        handle.threads.push(thread.context("a thread of the Redis listener")?);
     }
     Ok(handle)
 }

@@ -97,7 +97,7 @@ impl Serve {
     }
 
     async fn serve(self, layout: &DataDirectory) -> anyhow::Result<()> {
-        let config = self.face(layout)?;
+        let config = self.server_config(layout)?;
         let _lock = identity::lock(layout)?;
         directory::socket_directory(layout)?;
         let id = identity::node_id(layout)?;
@@ -113,7 +113,7 @@ impl Serve {
         let (of, named) = (layout.clone(), id.clone());
         let peers =
             Peers::open(prepared, of, named, clock, store.clone(), None, bus.clone()).await?;
-        let face = redis::start(config, store.clone(), bus, id.clone(), clock)?;
+        let server = redis::start(config, store.clone(), bus, id.clone(), clock)?;
         let told = Arc::new(StoreControl::default());
         let api = ApiContext {
             store: store.clone(),
@@ -133,7 +133,7 @@ impl Serve {
             parts.spawn(supervise("peers", move || peers.clone().run()));
         }
         parts.spawn(supervise("api", move || api::serve_store(api.clone())));
-        self.greet(&face, layout)?;
+        self.greet(&server, layout)?;
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             _ = terminate.recv() => {}
@@ -141,13 +141,13 @@ impl Serve {
             () = told.stop.notified() => {}
         }
         std::fs::remove_file(layout.api_socket()).ok();
-        face.stop();
+        server.stop();
         parts.shutdown().await;
         store.close().await?;
         Ok(())
     }
 
-    fn face(&self, layout: &DataDirectory) -> anyhow::Result<ServerConfig> {
+    fn server_config(&self, layout: &DataDirectory) -> anyhow::Result<ServerConfig> {
         let tcp = match self.redis.as_deref() {
             None => Some(SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))),
             Some("none") => None,
@@ -183,9 +183,9 @@ impl Serve {
     }
 
     /// Prints what a person needs who does this for the first time.
-    fn greet(&self, face: &ServerHandle, layout: &DataDirectory) -> anyhow::Result<()> {
+    fn greet(&self, server: &ServerHandle, layout: &DataDirectory) -> anyhow::Result<()> {
         let mut lines = vec![format!("The store in {} is open.", layout.root().display())];
-        if let Some(address) = face.tcp {
+        if let Some(address) = server.tcp {
             let (host, port) = (address.ip(), address.port());
             lines.push(format!("  redis://{address}    try: redis-cli -h {host} -p {port}"));
         }
@@ -193,7 +193,7 @@ impl Serve {
             let path = path.display();
             lines.push(format!("  unix://{path}    try: redis-cli -s {path}"));
         }
-        if let Some(address) = face.tls {
+        if let Some(address) = server.tls {
             lines.push(format!("  rediss://{address}    needs AUTH: make a user on this machine:"));
             lines.push("      redis-cli -p PORT CORTEX.USER SET NAME WRITE PREFIX".into());
             if self.tls_certificate.is_none() {
