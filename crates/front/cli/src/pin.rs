@@ -111,7 +111,7 @@ fn stage(from: Option<&Option<String>>, shown: &PinShown) -> MoveStage {
         None => MoveStage::Moving("Waiting to hear that they are there".into()),
         Some(moving) => match moving.phase.as_str() {
             "asked" => MoveStage::Moving(format!(
-                "Moving its files to node {}; Ctrl-C leaves it going",
+                "Moving its files to node {}; Ctrl-C does not stop it",
                 moving.to
             )),
             "copying" => {
