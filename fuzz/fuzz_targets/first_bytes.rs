@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
 use router_core::detect::{self, Sort};
-use router_core::proxy_protocol::{self, Addresses, Version};
+use router_core::proxy_protocol::{self, Addresses, HeaderVersion};
 
 fuzz_target!(|bytes: &[u8]| {
     header(bytes);
@@ -32,7 +32,7 @@ fn header(bytes: &[u8]) {
     let canonical = |one: SocketAddr| SocketAddr::new(one.ip().to_canonical(), one.port());
     let client = canonical(addresses.client);
     let destination = canonical(addresses.destination);
-    for version in [Version::V1, Version::V2] {
+    for version in [HeaderVersion::V1, HeaderVersion::V2] {
         let mut out = Vec::new();
         proxy_protocol::write(version, addresses, &mut out);
         let again = proxy_protocol::parse(&out).expect("it was written here");

@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use router_core::h2::connection::{Connection, Key, Scratch, Server};
+use router_core::h2::connection::{H2Connection, Scratch, Server, StreamKey};
 use router_core::h2::frame::PREFACE;
-use router_core::h2::request::Asked;
+use router_core::h2::request::RequestForm;
 
 /// The length in bytes up to which each cut of an input is tried; for longer ones single bytes are.
 const CUT_EVERYWHERE_MAX: usize = 128;
@@ -18,7 +18,7 @@ const HELD_MAX: usize = 2 * 1024 * 1024;
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[derive(Default)]
-struct Requests(Vec<(Key, Asked, Vec<u8>)>);
+struct Requests(Vec<(StreamKey, RequestForm, Vec<u8>)>);
 
 impl Server for Requests {
     fn has_room(&self) -> bool {
@@ -29,7 +29,7 @@ impl Server for Requests {
         [7; 16]
     }
 
-    fn begin(&mut self, key: Key, asked: Asked, head: &[u8]) {
+    fn begin(&mut self, key: StreamKey, asked: RequestForm, head: &[u8]) {
         self.0.push((key, asked, head.to_vec()));
     }
 }
@@ -48,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// Returns what went out, and what was asked.
 fn run(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut scratch, mut requests) = (Scratch::default(), Requests::default());
-    let mut h2 = Connection::default();
+    let mut h2 = H2Connection::default();
     for piece in [PREFACE, SETTINGS].iter().chain(pieces) {
         h2.receive(piece, Duration::ZERO, &mut scratch, &mut requests);
     }

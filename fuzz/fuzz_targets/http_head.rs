@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 use router_core::http::body::Body;
-use router_core::http::request::{self, Origin, Telling};
+use router_core::http::request::{self, ForwardedFields, RequestOrigin};
 use router_core::http::response::{self, Asked};
 
 /// The length in bytes up to which each cut of a head is tried.
@@ -26,13 +26,14 @@ fuzz_target!(|bytes: &[u8]| {
         answer(text, asked);
     } else {
         let peer = IpAddr::from(if is(1) { [127, 0, 0, 1] } else { [192, 0, 2, 7] });
-        let telling = if is(3) { Telling::Standard } else { Telling::Usual };
-        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: is(2), telling };
+        let forwarded = if is(3) { ForwardedFields::Standard } else { ForwardedFields::Usual };
+        let origin =
+            RequestOrigin { peer, request_id: 5, is_router: false, is_secure: is(2), forwarded };
         ask(text, &origin);
     }
 });
 
-fn ask(text: &[u8], origin: &Origin) {
+fn ask(text: &[u8], origin: &RequestOrigin) {
     let mut out = Vec::new();
     let Ok(Some(head)) = request::parse(text, origin, &mut out) else { return };
     assert!(head.length <= text.len());
@@ -48,7 +49,7 @@ fn ask(text: &[u8], origin: &Origin) {
     out.extend_from_slice(b"\r\n");
     sound(&out, true);
     // The router of another node reads it next.
-    let next = Origin { is_router: true, ..*origin };
+    let next = RequestOrigin { is_router: true, ..*origin };
     let mut again = Vec::new();
     let second = request::parse(&out, &next, &mut again).expect("it is understood");
     let second = second.expect("it is whole");

@@ -5,7 +5,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use libfuzzer_sys::fuzz_target;
-use store_core::frame::{self, ALIGNMENT, Ending, Next, Secret};
+use store_core::frame::{self, ALIGNMENT, Ending, NextFrame, Secret};
 use store_core::record::Record;
 use store_core::{Location, Past};
 
@@ -92,5 +92,5 @@ fn written(bytes: &[u8]) {
     let extent = secret.check(&segment, 0, Some(1), Ending::MayBeTorn).expect("only torn");
     let durable = ends.iter().rev().find(|(end, _)| *end <= kept).map_or(0, |(_, batch)| *batch);
     assert!(extent.batches.map_or(0, |(_, newest)| newest) >= durable, "a durable batch is lost");
-    assert!(!matches!(secret.read(&segment[extent.end..]), Next::Frame(_)));
+    assert!(!matches!(secret.read(&segment[extent.end..]), NextFrame::Frame(_)));
 }

@@ -5,11 +5,11 @@
 use std::path::{Component, Path};
 
 use libfuzzer_sys::fuzz_target;
-use model::never_public::{Served, is_kept_back};
+use model::never_public::{ServedAs, is_kept_back};
 use model::release::StaticMount;
 use router_core::files::coding::{self, Coding};
 use router_core::files::fingerprint::is_fingerprinted;
-use router_core::files::{Range, content_type, range, resolve};
+use router_core::files::{ByteRange, content_type, range, resolve};
 
 fuzz_target!(|bytes: &[u8]| {
     let mount = |prefix: &str| StaticMount {
@@ -29,13 +29,13 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(!path.contains(['\\', '\0', '\n']) && !path.contains("//"), "{path:?}");
             let is_open = |name: &str| name.eq_ignore_ascii_case(".well-known");
             let hidden = path.split('/').any(|name| name.starts_with('.') && !is_open(name));
-            assert!(!hidden || is_kept_back(&path, Served::Directory), "{path:?}");
+            assert!(!hidden || is_kept_back(&path, ServedAs::Directory), "{path:?}");
             is_fingerprinted(&path);
             assert!(!content_type(&path).is_empty());
         }
     }
     for size in [0, 1, 1000, u64::MAX] {
-        if let Range::Part { start, length } = range(Some(bytes), size) {
+        if let ByteRange::Part { start, length } = range(Some(bytes), size) {
             assert!(length > 0 && start.checked_add(length).is_some_and(|end| end <= size));
         }
     }

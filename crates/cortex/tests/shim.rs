@@ -21,15 +21,15 @@ use shim::spec::{LaunchSpec, Purpose};
 const DEADLINE: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
-struct Place {
+struct ShimFixture {
     layout: DataDirectory,
     root: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
+impl ShimFixture {
+    fn new() -> ShimFixture {
         let root = tempfile::tempdir().unwrap();
-        Place { layout: layout(root.path()), root }
+        ShimFixture { layout: layout(root.path()), root }
     }
 
     fn launcher(&self) -> PlainLauncher {
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ShimFixture {
     fn drop(&mut self) {
         let layout = self.layout.clone();
         let stopped = std::thread::spawn(move || {
@@ -131,7 +131,7 @@ fn all_files(directory: &Path, files: &mut Vec<PathBuf>) {
 
 #[tokio::test]
 async fn an_exit_at_once_is_told_with_its_last_words() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let script = "echo one; echo two >&2; printf 'no end'; exit 3";
     let held = place.launcher().launch(place.shell(script)).await.unwrap();
     assert_eq!(held.port(), Some(20_001));
@@ -156,7 +156,7 @@ async fn an_exit_at_once_is_told_with_its_last_words() {
 
 #[tokio::test]
 async fn success_and_signals_are_told_apart() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let launcher = place.launcher();
     let held = launcher.launch(place.shell("exit 0")).await.unwrap();
     let exit = exit_of(&*held).await;
@@ -170,7 +170,7 @@ async fn success_and_signals_are_told_apart() {
 
 #[tokio::test]
 async fn the_child_gets_what_is_given_and_nothing_else() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let mut spec = place.shell("env; pwd; cat; ls /proc/$$/fd; cut -d' ' -f5,6 /proc/$$/stat");
     spec.environment.insert("GIVEN".into(), "a b=c".into());
     let held = place.launcher().launch(spec).await.unwrap();
@@ -193,7 +193,7 @@ async fn the_child_gets_what_is_given_and_nothing_else() {
 
 #[tokio::test]
 async fn what_cannot_be_started_says_why() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let launcher = place.launcher();
     let plain = place.root.path().join("plain.txt");
     fs::write(&plain, "#!/nowhere/at/all\n").unwrap();
@@ -225,7 +225,7 @@ async fn what_cannot_be_started_says_why() {
 
 #[tokio::test]
 async fn one_id_is_not_launched_twice() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let launcher = place.launcher();
     let held = launcher.launch(place.shell("exec sleep 1000")).await.unwrap();
     let error = launcher.launch(place.shell("exit 0")).await.err().unwrap();
@@ -241,7 +241,7 @@ async fn one_id_is_not_launched_twice() {
 
 #[tokio::test]
 async fn a_stop_is_graceful() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
     let held = place.launcher().launch(place.shell(script)).await.unwrap();
     until("ready", || fs::read_to_string(place.log()).is_ok_and(|log| log.contains("ready"))).await;
@@ -253,7 +253,7 @@ async fn a_stop_is_graceful() {
 
 #[tokio::test]
 async fn what_ignores_sigterm_is_killed_after_the_grace_and_a_shorter_one_counts() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
     let held = place.launcher().launch(place.shell(script)).await.unwrap();
     until("ready", || fs::read_to_string(place.log()).is_ok_and(|log| log.contains("ready"))).await;
@@ -266,7 +266,7 @@ async fn what_ignores_sigterm_is_killed_after_the_grace_and_a_shorter_one_counts
 
 #[tokio::test]
 async fn nothing_escapes_a_stop() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let path = |name: &str| place.root.path().join(name);
     // Each one ignores SIGTERM, loses its parent, makes a session of its own, and goes on.
     fs::write(path("daemon.sh"), "trap '' TERM; while :; do sleep 0.02; done\n").unwrap();
@@ -284,7 +284,7 @@ async fn nothing_escapes_a_stop() {
 
 #[tokio::test]
 async fn what_the_main_process_leaves_behind_is_stopped() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     fs::write(place.root.path().join("daemon.sh"), "trap '' TERM; sleep 1000; sleep 1000").unwrap();
     let script = "(setsid sh daemon.sh &); sleep 0.1; echo done";
     let held = place.launcher().launch(place.shell(script)).await.unwrap();
@@ -295,7 +295,7 @@ async fn what_the_main_process_leaves_behind_is_stopped() {
 
 #[tokio::test]
 async fn a_flood_of_output_is_rotated() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let script =
         "yes 'a line of some forty-odd bytes, many times' | head -c 48000000; echo the end";
     let held = place.launcher().launch(place.shell(script)).await.unwrap();
@@ -318,7 +318,7 @@ const NODE: &str = "CORTEX_TEST_NODE";
 async fn a_node_killed_with_its_group_leaves_its_processes_to_the_next_one() {
     if let Some(root) = std::env::var_os(NODE) {
         let root = PathBuf::from(root);
-        let place = std::mem::ManuallyDrop::new(Place {
+        let place = std::mem::ManuallyDrop::new(ShimFixture {
             layout: layout(&root),
             root: tempfile::tempdir().unwrap(),
         });
@@ -329,7 +329,7 @@ async fn a_node_killed_with_its_group_leaves_its_processes_to_the_next_one() {
         fs::remove_dir(place.root.path()).unwrap();
         std::future::pending::<()>().await;
     }
-    let place = Place::new();
+    let place = ShimFixture::new();
     let mut node = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_node_killed_with_its_group_leaves_its_processes_to_the_next_one"])
         .env(NODE, place.root.path())
@@ -365,7 +365,7 @@ async fn a_node_killed_with_its_group_leaves_its_processes_to_the_next_one() {
 
 #[tokio::test]
 async fn an_exit_that_nobody_heard_is_told_later() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let held = place.launcher().launch(place.shell("echo last; sleep 0.1; exit 4")).await.unwrap();
     let shim = process::identity(parent(held.process().pid)).unwrap();
     drop(held);
@@ -387,7 +387,7 @@ async fn an_exit_that_nobody_heard_is_told_later() {
 #[tokio::test]
 async fn what_no_node_speaks_to_is_stopped_when_its_lease_is_over() {
     const LEASE: Duration = Duration::from_secs(8);
-    let place = Place::new();
+    let place = ShimFixture::new();
     let (kept, left) = (place.launcher(), place.launcher());
     kept.lease(Some(LEASE));
     left.lease(Some(LEASE));
@@ -414,7 +414,7 @@ async fn what_no_node_speaks_to_is_stopped_when_its_lease_is_over() {
 
 #[tokio::test]
 async fn a_killed_shim_counts_as_an_exit_and_leaves_nothing_running() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let script = "sleep 1000 & sleep 1000 & wait";
     for adopted in [false, true] {
         let held = place.launcher().launch(place.shell(script)).await.unwrap();
@@ -438,7 +438,7 @@ async fn a_killed_shim_counts_as_an_exit_and_leaves_nothing_running() {
 #[tokio::test]
 async fn secrets_are_in_no_command_line_and_on_no_disk() {
     const SECRET: &str = "s3cr3t-swordfish-0815";
-    let place = Place::new();
+    let place = ShimFixture::new();
     let mut spec = place.shell("test -n \"$KEY\" && echo has it; exec sleep 1000");
     spec.environment.insert("KEY".into(), SECRET.into());
     let held = place.launcher().launch(spec).await.unwrap();
@@ -464,7 +464,7 @@ async fn secrets_are_in_no_command_line_and_on_no_disk() {
 
 #[tokio::test]
 async fn what_left_the_tree_is_observed_with_it() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     // The port is bound by a process that has lost its parent and has a session of its own.
     let server = "import socket; s = socket.create_server(('127.0.0.1', 0)); \
                   m = bytearray(30_000_000); print('port', s.getsockname()[1], flush=True); \
@@ -493,7 +493,7 @@ async fn what_left_the_tree_is_observed_with_it() {
 
 #[tokio::test]
 async fn tasks_yield_to_instances() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let nice_of = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -520,7 +520,7 @@ async fn tasks_yield_to_instances() {
 
 #[tokio::test]
 async fn all_is_stopped_without_a_node() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let held = place.launcher().launch(place.shell("exec sleep 1000")).await.unwrap();
     let mut other = place.shell("exit 0");
     other.purpose = purpose(2);
@@ -533,7 +533,7 @@ async fn all_is_stopped_without_a_node() {
 
 #[tokio::test]
 async fn torn_records_of_a_power_failure_do_not_block_a_place() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let run = place.layout.run().join(purpose(1).id());
     for content in ["", "{", "\0\0\0", "{\"v\":1}"] {
         fs::create_dir_all(&run).unwrap();
@@ -550,7 +550,7 @@ async fn torn_records_of_a_power_failure_do_not_block_a_place() {
 
 #[tokio::test]
 async fn copies_that_nothing_runs_from_are_removed() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     let held = place.launcher().launch(place.shell("exec sleep 1000")).await.unwrap();
     let old = fs::read_link(format!("/proc/{}/exe", parent(held.process().pid))).unwrap();
     assert!(old.starts_with(place.layout.bin().canonicalize().unwrap()));
@@ -578,7 +578,7 @@ async fn copies_that_nothing_runs_from_are_removed() {
 /// stopped.
 #[tokio::test]
 async fn what_runs_is_adopted_although_the_binary_cannot_be_copied() {
-    let place = Place::new();
+    let place = ShimFixture::new();
     place.launcher().launch(place.shell("exec sleep 1000")).await.unwrap();
     let missing = place.root.path().join("missing");
     let next = PlainLauncher::with_binary(place.layout.clone(), missing);

@@ -83,7 +83,7 @@ impl ApplicationSpec {
 
     /// Returns whether a release was pushed to this application, not to another one of its name.
     pub fn owns(&self, release: &Release) -> bool {
-        release.settings.pushed_to.is_none_or(|created| created == self.created_at)
+        release.settings.application_created_at.is_none_or(|created| created == self.created_at)
     }
 
     pub fn has_domain_since(&self, domain: &str) -> Timestamp {
@@ -190,10 +190,10 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge_after_ms: Option<u64>,
     pub stop_grace_ms: u64,
-    /// The time when the application was created that this was pushed to: one of the same name that
+    /// The time when the application that this was pushed to was created: one of the same name that
     /// was destroyed is another. `None` in records from before that was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pushed_to: Option<Timestamp>,
+    #[serde(default, rename = "pushed_to", skip_serializing_if = "Option::is_none")]
+    pub application_created_at: Option<Timestamp>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -230,7 +230,7 @@ impl Default for Settings {
             slow_start_ms: None,
             hedge_after_ms: None,
             stop_grace_ms: STOP_GRACE_MS_DEFAULT,
-            pushed_to: None,
+            application_created_at: None,
             unknown: Unknown::new(),
         }
     }

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_as_published() {
+    fn the_generator_draws_the_published_numbers() {
         let mut state = 1_234_567;
         let drawn = [(); 3].map(|()| draw(&mut state));
         assert_eq!(

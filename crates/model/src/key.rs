@@ -207,12 +207,12 @@ pub enum TypedKey {
     Binary(ContentHash),
     /// The progress of one node with that.
     NodeUpgrade(NodeId),
-    Board(Board),
+    Board(BoardKey),
 }
 
 /// `local::…`: what parts of one node tell each other; in memory only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Board {
+pub enum BoardKey {
     /// The router has taken this incarnation out and nothing is in flight on it.
     Drained(InstanceId, u64),
     /// The resident memory of an incarnation in bytes, as text.
@@ -229,7 +229,7 @@ pub enum Board {
 pub fn note_unkept(own: &NodeId, key: &Key) -> Option<Key> {
     match TypedKey::parse(key)? {
         TypedKey::Claim(instance, node) if node != *own => {
-            Some(TypedKey::Board(Board::Unkept(instance, node)).key())
+            Some(TypedKey::Board(BoardKey::Unkept(instance, node)).key())
         }
         _ => None,
     }
@@ -279,10 +279,10 @@ impl TypedKey {
             TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
             TypedKey::Board(board) => {
                 let (word, id, last) = match board {
-                    Board::Drained(id, generation) => ("drained", id, generation.to_string()),
-                    Board::Memory(id, generation) => ("memory", id, generation.to_string()),
-                    Board::Suspect(id, generation) => ("suspect", id, generation.to_string()),
-                    Board::Unkept(id, node) => ("unkept", id, node.to_string()),
+                    BoardKey::Drained(id, generation) => ("drained", id, generation.to_string()),
+                    BoardKey::Memory(id, generation) => ("memory", id, generation.to_string()),
+                    BoardKey::Suspect(id, generation) => ("suspect", id, generation.to_string()),
+                    BoardKey::Unkept(id, node) => ("unkept", id, node.to_string()),
                 };
                 let InstanceId { application, process, slot } = id;
                 format!("local::{word}::{application}::{process}::{slot}::{last}")
@@ -347,15 +347,15 @@ impl TypedKey {
             ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
             ["local", "unkept", app, process, slot, node] => {
                 let node = node.parse().ok()?;
-                TypedKey::Board(Board::Unkept(instance(app, process, slot)?, node))
+                TypedKey::Board(BoardKey::Unkept(instance(app, process, slot)?, node))
             }
             ["local", word, app, process, slot, generation] => {
                 let id = instance(app, process, slot)?;
                 let generation = generation.parse().ok()?;
                 TypedKey::Board(match word {
-                    "drained" => Board::Drained(id, generation),
-                    "memory" => Board::Memory(id, generation),
-                    "suspect" => Board::Suspect(id, generation),
+                    "drained" => BoardKey::Drained(id, generation),
+                    "memory" => BoardKey::Memory(id, generation),
+                    "suspect" => BoardKey::Suspect(id, generation),
                     _ => return None,
                 })
             }
@@ -381,10 +381,10 @@ impl TypedKey {
                 Some(&id.application)
             }
             TypedKey::Board(
-                Board::Drained(id, _)
-                | Board::Memory(id, _)
-                | Board::Suspect(id, _)
-                | Board::Unkept(id, _),
+                BoardKey::Drained(id, _)
+                | BoardKey::Memory(id, _)
+                | BoardKey::Suspect(id, _)
+                | BoardKey::Unkept(id, _),
             ) => Some(&id.application),
             TypedKey::Member(_)
             | TypedKey::Guest(_)
@@ -480,10 +480,10 @@ mod tests {
             TypedKey::Roll,
             TypedKey::Binary(ContentHash([9; 32])),
             TypedKey::NodeUpgrade(node.clone()),
-            TypedKey::Board(Board::Drained(id.clone(), 4)),
-            TypedKey::Board(Board::Memory(id.clone(), 4)),
-            TypedKey::Board(Board::Suspect(id.clone(), 4)),
-            TypedKey::Board(Board::Unkept(id, node)),
+            TypedKey::Board(BoardKey::Drained(id.clone(), 4)),
+            TypedKey::Board(BoardKey::Memory(id.clone(), 4)),
+            TypedKey::Board(BoardKey::Suspect(id.clone(), 4)),
+            TypedKey::Board(BoardKey::Unkept(id, node)),
         ] {
             assert_eq!(TypedKey::parse(&key.key()), Some(key));
         }

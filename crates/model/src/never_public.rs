@@ -6,7 +6,7 @@ use crate::release::StaticMount;
 
 /// The kind of directory that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
+pub enum ServedAs {
     /// It was made to be served: a file called `package.json` is what its author put there.
     Directory,
     /// It is the project itself, or what a build made of it: what describes it is no page.
@@ -235,8 +235,8 @@ pub const SOURCES: &[&str] = &[".php.", ".php-", ".php_"];
 pub const WELL_KNOWN: &str = ".well-known";
 
 /// Returns whether this file is kept back, here by its path below what is served.
-pub fn is_kept_back(path: &str, served: Served) -> bool {
-    let is_project = served == Served::Project;
+pub fn is_kept_back(path: &str, served: ServedAs) -> bool {
+    let is_project = served == ServedAs::Project;
     let mut names = path.split('/').filter(|name| !name.is_empty());
     let Some(file) = names.next_back() else { return false };
     let file = file.to_ascii_lowercase();
@@ -267,8 +267,8 @@ pub fn is_kept_back(path: &str, served: Served) -> bool {
 
 impl StaticMount {
     /// Returns what is served; `is_built` says that a build made the site, and nothing else runs.
-    pub fn served(&self, is_built: bool) -> Served {
-        if is_built || self.directory == "." { Served::Project } else { Served::Directory }
+    pub fn served(&self, is_built: bool) -> ServedAs {
+        if is_built || self.directory == "." { ServedAs::Project } else { ServedAs::Directory }
     }
 }
 
@@ -299,7 +299,7 @@ fn has_end(name: &str, ends: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    fn check(served: Served, kept_back: bool, paths: &[&str]) {
+    fn check(served: ServedAs, kept_back: bool, paths: &[&str]) {
         for path in paths {
             assert_eq!(is_kept_back(path, served), kept_back, "{path} in {served:?}");
         }
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn secrets_are_kept_back_wherever_they_are() {
-        for served in [Served::Directory, Served::Project] {
+        for served in [ServedAs::Directory, ServedAs::Project] {
             check(
                 served,
                 true,
@@ -396,10 +396,10 @@ mod tests {
             "secrets.yml",
             "vite.config.ts",
         ];
-        check(Served::Project, true, &paths);
-        check(Served::Directory, false, &paths);
+        check(ServedAs::Project, true, &paths);
+        check(ServedAs::Directory, false, &paths);
         check(
-            Served::Project,
+            ServedAs::Project,
             false,
             &[
                 "reference/dockerfile/index.html",
@@ -411,15 +411,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_tells_which_list_holds() {
+    fn the_kind_of_directory_decides_which_list_holds() {
         let mount = |directory: &str| StaticMount {
             prefix: "/".into(),
             directory: directory.into(),
             fallback: None,
         };
-        assert_eq!(mount(".").served(false), Served::Project);
-        assert_eq!(mount("public").served(false), Served::Directory);
-        assert_eq!(mount("dist").served(true), Served::Project);
+        assert_eq!(mount(".").served(false), ServedAs::Project);
+        assert_eq!(mount("public").served(false), ServedAs::Directory);
+        assert_eq!(mount("dist").served(true), ServedAs::Project);
     }
 
     #[test]

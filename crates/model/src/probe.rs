@@ -14,7 +14,7 @@ pub struct Verdict {
     pub v: u32,
     /// The incarnation that was probed; a verdict says nothing about any other.
     pub generation: Generation,
-    pub health: Health,
+    pub health: HealthState,
     /// What the last probe saw: "connection refused", "GET /up answered 500".
     pub detail: String,
     pub changed_at: Timestamp,
@@ -24,7 +24,7 @@ pub struct Verdict {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Health {
+pub enum HealthState {
     Healthy,
     /// The instance exists but fails its health path or does not answer in time.
     Failing,

@@ -49,7 +49,7 @@ impl From<ContentHash> for String {
 /// The place of a value's bytes, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum ValueLocation {
     /// The bytes are in the commit log, inside the record that set it.
     Log { segment: u64, offset: u32 },
     /// The bytes are a content-addressed file.
@@ -60,5 +60,5 @@ pub enum Place {
 pub struct ValueRef {
     pub hash: ContentHash,
     pub size: u64,
-    pub place: Place,
+    pub place: ValueLocation,
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_stays() {
+    fn the_id_of_a_node_stays() {
         let directory = tempfile::tempdir().unwrap();
         let layout = layout(directory.path());
         let id = node_id(&layout).unwrap();

@@ -20,7 +20,7 @@ use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
 use model::{NodeId, TypedKey};
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,7 +36,7 @@ use agent::moving::Moving;
 use agent::placing::Placing;
 use agent::plain::PlainLauncher;
 use agent::ports::Ports;
-use agent::prepare::{Network, Preparer};
+use agent::prepare::{NetworkSettings, Preparer};
 use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
@@ -49,7 +49,7 @@ use metrics::Metrics;
 use os::directory;
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
-use redis::{FaceConfig, FaceHandle};
+use redis::{ServerConfig, ServerHandle};
 use router::queue::QueueLimits;
 use router::tls::{CertificateFiles, Tls};
 use router::{PublicPort, RouterConfig, RouterHandle, Secure};
@@ -60,8 +60,8 @@ use runtime::supervise::supervise;
 use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
-use upgrade::succession::{Answered, Left, Testament};
-use upgrade::{OpenPorts, Origin, Upgrading};
+use upgrade::succession::{Answered, Handover, Testament};
+use upgrade::{OpenPorts, ProcessOrigin, Upgrading};
 
 /// The configuration of a node. It is validated where the command line is read.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub https: Option<HttpsOptions>,
     /// Proxies in front of this node that announce whose each connection is.
     pub announced_by: Option<Senders>,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     pub store: Backend,
     /// The roles of the node; `None` for those it had before, and at first all.
     pub roles: Option<Roles>,
@@ -103,10 +103,10 @@ pub struct HttpsOptions {
 }
 
 /// The reason why a node's run is over.
-pub enum Ended {
+pub enum RunEnd {
     Stopped,
     /// Another process goes on with the node.
-    HandedOver(Box<Left>),
+    HandedOver(Box<Handover>),
 }
 
 /// The time in which requests under way are answered when the node ends.
@@ -116,7 +116,11 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the node until it is told to stop, by a signal or by `cortex down`, or until another
 /// process is to run it.
-pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyhow::Result<Ended> {
+pub async fn run(
+    config: NodeConfig,
+    started: &Started,
+    origin: ProcessOrigin,
+) -> anyhow::Result<RunEnd> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
     directory::socket_directory(&layout)?;
@@ -170,11 +174,12 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
     } else {
         said().await?;
     }
-    let face = config.redis.map(|address| {
-        let face = FaceConfig { tcp: Some(address), listeners, ..FaceConfig::default() };
-        redis::start(face, store.clone(), bus, id.clone(), clock)
+    let redis_server = config.redis.map(|address| {
+        let redis_server =
+            ServerConfig { tcp: Some(address), listeners, ..ServerConfig::default() };
+        redis::start(redis_server, store.clone(), bus, id.clone(), clock)
     });
-    let face = face.transpose()?;
+    let redis_server = redis_server.transpose()?;
     let adopted = Arc::new(AtomicBool::new(!roles.has(Role::Agent)));
     let members = peers.clone().map(|peers| peers as Arc<dyn Members>);
     let of = (layout.clone(), id.clone(), store.clone(), members);
@@ -190,7 +195,7 @@ pub async fn run(config: NodeConfig, started: &Started, origin: Origin) -> anyho
         () = told_to_stop(&control, &stop_applications) => None,
         testament = node.upgrading.handed_over() => Some(testament),
     };
-    let ended = node.end(&control, testament, parts, face).await?;
+    let ended = node.end(&control, testament, parts, redis_server).await?;
     tracing::info!(node = %node.id, "node.stopped");
     Ok(ended)
 }
@@ -215,8 +220,8 @@ impl Node {
         control: &Control,
         testament: Option<Testament>,
         mut parts: JoinSet<()>,
-        face: Option<FaceHandle>,
-    ) -> anyhow::Result<Ended> {
+        redis_server: Option<ServerHandle>,
+    ) -> anyhow::Result<RunEnd> {
         std::fs::remove_file(self.config.layout.api_socket()).ok();
         let router = control.router.clone();
         match (&testament, router.clone()) {
@@ -231,10 +236,10 @@ impl Node {
             }
         }
         parts.shutdown().await;
-        drop(face);
+        drop(redis_server);
         self.store.close().await?;
-        let Some(testament) = testament else { return Ok(Ended::Stopped) };
-        Ok(Ended::HandedOver(Box::new(Left {
+        let Some(testament) = testament else { return Ok(RunEnd::Stopped) };
+        Ok(RunEnd::HandedOver(Box::new(Handover {
             testament,
             listeners: self.config.listeners.hand_over(),
             public: router.as_ref().and_then(|router| router.public()),
@@ -325,7 +330,7 @@ impl Node {
             }
             return;
         }
-        let watched = checker::hanging::Watched {
+        let watched = checker::hanging::WatchedChecker {
             store: store.clone(),
             node: node.clone(),
             clock,
@@ -358,7 +363,7 @@ impl Node {
                 public: is_public.then_some(config.http),
                 secure: secure.transpose()?,
                 announced_by: config.announced_by.clone(),
-                telling: config.telling,
+                forwarded: config.forwarded,
                 threads: config.threads,
                 queue: QueueLimits::default(),
                 connections_max: router::CONNECTIONS_MAX,
@@ -429,7 +434,7 @@ fn agent_context(
         config.search_path.clone(),
     )
     .with_home(config.home.clone())
-    .with_network(Network::of_this_node());
+    .with_network(NetworkSettings::of_this_node());
     Arc::new(AgentContext {
         store: store.clone(),
         node: node.clone(),

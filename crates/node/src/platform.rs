@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_told() {
+    fn the_platform_of_this_machine_is_found() {
         let told = of_this_machine();
         assert!(told.starts_with(std::env::consts::ARCH), "{told}");
         assert!(!told.contains(':') && told.split('-').count() == 3, "{told}");

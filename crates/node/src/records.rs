@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{Key, Prefix, TypedKey};
 use router_core::book::Book;
 use tokio::sync::mpsc;
 
-use router::records::{Change, Records};
+use router::records::{RecordChange, Records};
 use store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
 pub struct StoredRecords(pub SharedStore);
@@ -17,13 +17,13 @@ impl Records for StoredRecords {
     async fn follow(
         &self,
         prefixes: Vec<Prefix>,
-        changes: mpsc::Sender<Change>,
+        changes: mpsc::Sender<RecordChange>,
     ) -> anyhow::Result<()> {
         let mut watches = Vec::new();
         for prefix in prefixes {
             watches.push(self.0.watch(prefix, None).await?);
         }
-        changes.send(Change::ReadAgain).await?;
+        changes.send(RecordChange::ReadAgain).await?;
         let followers = watches.into_iter().map(|mut watch| {
             let changes = changes.clone();
             async move {
@@ -31,10 +31,12 @@ impl Records for StoredRecords {
                     let change = match event {
                         WatchEvent::Changed { key, value: Some(value), .. } => {
                             let Some(record) = record(&key, &value) else { continue };
-                            Change::One(key, Some(record))
+                            RecordChange::One(key, Some(record))
                         }
-                        WatchEvent::Changed { key, value: None, .. } => Change::One(key, None),
-                        WatchEvent::Resync { .. } => Change::ReadAgain,
+                        WatchEvent::Changed { key, value: None, .. } => {
+                            RecordChange::One(key, None)
+                        }
+                        WatchEvent::Resync { .. } => RecordChange::ReadAgain,
                     };
                     changes.send(change).await?;
                 }
@@ -53,13 +55,13 @@ impl Records for StoredRecords {
         Ok(read.collect())
     }
 
-    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()> {
+    async fn note(&self, board: BoardKey, text: &'static str) -> anyhow::Result<()> {
         let value = Bytes::from_static(text.as_bytes());
         self.0.set(TypedKey::Board(board).key(), value).await?;
         Ok(())
     }
 
-    async fn forget(&self, board: Board) -> anyhow::Result<()> {
+    async fn forget(&self, board: BoardKey) -> anyhow::Result<()> {
         self.0.delete(TypedKey::Board(board).key()).await?;
         Ok(())
     }

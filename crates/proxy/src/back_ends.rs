@@ -28,7 +28,7 @@ const BACK_ENDS_MAX: usize = 1_000;
 
 /// The configuration of a back end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct BackEndConfig {
     pub address: SocketAddr,
     /// The service that it is for; `None` unless first bytes decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,9 +40,9 @@ pub struct Wanted {
 
 /// A back end as people see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
+pub struct BackEndRow {
     #[serde(flatten)]
-    pub wanted: Wanted,
+    pub wanted: BackEndConfig,
     /// The state: `active`, `draining`, or `leaving` until nothing is in flight.
     pub state: String,
     /// The health: `well`, `failing`, or `unknown` without probes.
@@ -70,8 +70,8 @@ impl Service {
 
 pub struct BackEnds {
     pub services: Vec<Service>,
-    members: Mutex<Vec<Member>>,
-    settings: Settings,
+    members: Mutex<Vec<ListedBackEnd>>,
+    settings: BackEndSettings,
     /// Notified when a draining back end has nothing in flight any more.
     pub emptied: Arc<Notify>,
     serials: AtomicU64,
@@ -83,39 +83,39 @@ pub struct BackEnds {
 }
 
 #[derive(Clone)]
-pub struct Settings {
+pub struct BackEndSettings {
     pub clock: Clock,
     pub balance: &'static dyn Balance,
     pub concurrency: Option<u32>,
     /// The back ends where a proxy from before has all places until it says otherwise.
-    pub elsewhere: Vec<Named>,
+    pub elsewhere: Vec<BackEndName>,
 }
 
 /// The name of a back end, as processes and people tell each other of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Named {
+pub struct BackEndName {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
     pub address: SocketAddr,
 }
 
-impl Wanted {
-    pub fn name(&self) -> Named {
-        Named { sort: self.sort.clone(), address: self.address }
+impl BackEndConfig {
+    pub fn name(&self) -> BackEndName {
+        BackEndName { sort: self.sort.clone(), address: self.address }
     }
 }
 
 /// A back end at which another process may have places.
 pub struct Lendable {
-    pub name: Named,
+    pub name: BackEndName,
     pub endpoint: Arc<Endpoint>,
     /// Whether clients stand in line for it or its like.
     pub is_waited_for: bool,
 }
 
-struct Member {
+struct ListedBackEnd {
     service: usize,
-    wanted: Wanted,
+    wanted: BackEndConfig,
     leaving: bool,
     /// Whether it is well; `None` until a probe has said so.
     healthy: Option<bool>,
@@ -123,8 +123,8 @@ struct Member {
     endpoint: Arc<Endpoint>,
 }
 
-impl Member {
-    fn row(&self, now_ms: u64) -> Row {
+impl ListedBackEnd {
+    fn row(&self, now_ms: u64) -> BackEndRow {
         let state = match (self.leaving, self.wanted.draining) {
             (true, _) => "leaving",
             (false, true) => "draining",
@@ -135,7 +135,7 @@ impl Member {
             Some(true) => "well",
             Some(false) => "failing",
         };
-        Row {
+        BackEndRow {
             wanted: self.wanted.clone(),
             state: state.into(),
             health: health.into(),
@@ -160,8 +160,8 @@ pub struct Probed {
 impl BackEnds {
     pub fn new(
         sorts: Vec<Option<Sort>>,
-        wanted: Vec<Wanted>,
-        settings: Settings,
+        wanted: Vec<BackEndConfig>,
+        settings: BackEndSettings,
         router: Option<Arc<Alone>>,
     ) -> anyhow::Result<BackEnds> {
         let emptied = Arc::new(Notify::new());
@@ -196,7 +196,7 @@ impl BackEnds {
         Ok(back_ends)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<ListedBackEnd>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,7 +204,7 @@ impl BackEnds {
         self.settings.clock.now().0
     }
 
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<BackEndRow> {
         let now_ms = self.now_ms();
         self.lock().iter().map(|member| member.row(now_ms)).collect()
     }
@@ -215,7 +215,7 @@ impl BackEnds {
 
     pub fn lendable(&self) -> Vec<Lendable> {
         let members = self.lock();
-        let lendable = |member: &Member| Lendable {
+        let lendable = |member: &ListedBackEnd| Lendable {
             name: member.wanted.name(),
             endpoint: member.endpoint.clone(),
             is_waited_for: self.services[member.service].queue.length() > 0,
@@ -229,14 +229,14 @@ impl BackEnds {
     }
 
     pub fn probed(&self) -> Vec<Probed> {
-        let probed = |member: &Member| Probed {
+        let probed = |member: &ListedBackEnd| Probed {
             serial: member.endpoint.serial,
             address: member.wanted.address,
         };
         self.lock().iter().filter(|member| !member.leaving).map(probed).collect()
     }
 
-    pub fn add(&self, wanted: Wanted) -> anyhow::Result<()> {
+    pub fn add(&self, wanted: BackEndConfig) -> anyhow::Result<()> {
         let service = self.service(wanted.sort.as_deref())?;
         let address = wanted.address;
         check_weight(wanted.weight)?;
@@ -253,7 +253,7 @@ impl BackEnds {
         }
         ensure!(members.len() < BACK_ENDS_MAX, "{BACK_ENDS_MAX} back ends are all there may be");
         let endpoint = self.endpoint(address)?;
-        members.push(Member {
+        members.push(ListedBackEnd {
             service,
             wanted,
             leaving: false,
@@ -331,11 +331,11 @@ impl BackEnds {
         &self,
         address: SocketAddr,
         sort: Option<&str>,
-        change: impl FnOnce(&mut Member) -> anyhow::Result<()>,
+        change: impl FnOnce(&mut ListedBackEnd) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let wanted = sort.map(|sort| self.service(Some(sort))).transpose()?;
         let mut members = self.lock();
-        let fits = |member: &Member| {
+        let fits = |member: &ListedBackEnd| {
             member.wanted.address == address
                 && !member.leaving
                 && wanted.is_none_or(|service| service == member.service)
@@ -391,11 +391,11 @@ impl BackEnds {
 
     /// Publishes the back ends that are well; where none is, all: a probe may be wrong, and nobody
     /// would be served.
-    fn publish(&self, members: &[Member], at: usize) -> anyhow::Result<()> {
+    fn publish(&self, members: &[ListedBackEnd], at: usize) -> anyhow::Result<()> {
         let service = &self.services[at];
-        let of: Vec<&Member> =
+        let of: Vec<&ListedBackEnd> =
             members.iter().filter(|one| one.service == at && one.takes()).collect();
-        let well: Vec<&Member> =
+        let well: Vec<&ListedBackEnd> =
             of.iter().copied().filter(|member| member.healthy != Some(false)).collect();
         let usable = if well.is_empty() { of } else { well };
         let shares: Vec<u32> = usable.iter().map(|member| member.wanted.weight).collect();
@@ -419,7 +419,7 @@ fn check_weight(weight: u32) -> anyhow::Result<()> {
 }
 
 fn application(
-    settings: &Settings,
+    settings: &BackEndSettings,
     queue: &Arc<Queue>,
     endpoints: Vec<Arc<Endpoint>>,
 ) -> anyhow::Result<RoutedApplication> {
@@ -431,8 +431,8 @@ mod tests {
     use super::*;
     use router::choice::{Reaches, Wants};
 
-    fn back_ends(sorts: Vec<Option<Sort>>, wanted: Vec<Wanted>) -> BackEnds {
-        let settings = Settings {
+    fn back_ends(sorts: Vec<Option<Sort>>, wanted: Vec<BackEndConfig>) -> BackEnds {
+        let settings = BackEndSettings {
             clock: Clock::start(),
             balance: router_core::balance::default_strategy(),
             concurrency: None,
@@ -445,8 +445,8 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    fn wanted(port: u16, weight: u32) -> Wanted {
-        Wanted { address: at(port), sort: None, weight, draining: false }
+    fn wanted(port: u16, weight: u32) -> BackEndConfig {
+        BackEndConfig { address: at(port), sort: None, weight, draining: false }
     }
 
     fn ports(back_ends: &BackEnds) -> Vec<u16> {
@@ -499,8 +499,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_changed_is_refused_with_a_reason() {
-        let tls = Wanted { sort: Some("tls".into()), ..wanted(1, 1) };
-        let other = Wanted { sort: Some("other".into()), ..wanted(1, 1) };
+        let tls = BackEndConfig { sort: Some("tls".into()), ..wanted(1, 1) };
+        let other = BackEndConfig { sort: Some("other".into()), ..wanted(1, 1) };
         let all = back_ends(vec![Some(Sort::Tls), Some(Sort::Other)], vec![tls.clone(), other]);
         let check = |result: anyhow::Result<()>, needle: &str| {
             let error = format!("{:#}", result.unwrap_err());
@@ -508,7 +508,7 @@ mod tests {
         };
         check(all.add(tls), "a back end already");
         check(all.add(wanted(2, 1)), "--for");
-        check(all.add(Wanted { sort: Some("http".into()), ..wanted(2, 1) }), "'http'");
+        check(all.add(BackEndConfig { sort: Some("http".into()), ..wanted(2, 1) }), "'http'");
         check(all.remove(at(1), None), "--for");
         check(all.remove(at(9), None), "127.0.0.1:1");
         check(all.weigh(at(1), Some("tls"), 101), "0 (takes nothing new) to 100");

@@ -16,10 +16,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::back_ends::{BackEnds, Named, Row, Wanted};
+use super::back_ends::{BackEndConfig, BackEndName, BackEndRow, BackEnds};
 use super::sharing;
 use os::passing;
-use os::shared_port::Bound;
+use os::shared_port::BoundListeners;
 
 /// The maximum length of a line in bytes: a list of a thousand back ends is shorter.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
@@ -36,14 +36,14 @@ const READY: &str = "ready";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub enum Ask {
+pub enum ControlRequest {
     List,
-    Add(Wanted),
-    Remove(Named),
-    Drain(Named),
+    Add(BackEndConfig),
+    Remove(BackEndName),
+    Drain(BackEndName),
     Weight {
         #[serde(flatten)]
-        named: Named,
+        named: BackEndName,
         weight: u32,
     },
     TakeOver,
@@ -51,18 +51,18 @@ pub enum Ask {
 
 /// The answer to every question: the back ends, or an error.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+struct ControlAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(default)]
-    back_ends: Vec<Row>,
+    back_ends: Vec<BackEndRow>,
 }
 
 /// The parts of the proxy that the socket needs.
 pub struct Controlled {
     pub back_ends: Arc<BackEnds>,
     /// The listeners under the address that the next process asks for.
-    pub listeners: Bound,
+    pub listeners: BoundListeners,
     pub taken_over: Notify,
 }
 
@@ -125,28 +125,28 @@ async fn converse(controlled: &Arc<Controlled>, stream: UnixStream) -> anyhow::R
     let mut stream = BufReader::new(stream);
     loop {
         let Some(line) = read_line(&mut stream).await? else { return Ok(()) };
-        let ask: Result<Ask, _> = serde_json::from_str(&line);
+        let ask: Result<ControlRequest, _> = serde_json::from_str(&line);
         let done = match &ask {
             Ok(ask) => perform(&controlled.back_ends, ask),
             Err(error) => Err(anyhow::anyhow!("this proxy does not understand that: {error}")),
         };
         let error = done.err().map(|error| format!("{error:#}"));
         let refused = error.is_some();
-        let answer = Answer { error, back_ends: controlled.back_ends.rows() };
+        let answer = ControlAnswer { error, back_ends: controlled.back_ends.rows() };
         write_line(&mut stream, &answer).await?;
-        if !refused && matches!(ask, Ok(Ask::TakeOver)) {
+        if !refused && matches!(ask, Ok(ControlRequest::TakeOver)) {
             return hand_over(controlled, stream).await;
         }
     }
 }
 
-fn perform(back_ends: &BackEnds, ask: &Ask) -> anyhow::Result<()> {
+fn perform(back_ends: &BackEnds, ask: &ControlRequest) -> anyhow::Result<()> {
     match ask {
-        Ask::List | Ask::TakeOver => Ok(()),
-        Ask::Add(wanted) => back_ends.add(wanted.clone()),
-        Ask::Remove(named) => back_ends.remove(named.address, named.sort.as_deref()),
-        Ask::Drain(named) => back_ends.drain(named.address, named.sort.as_deref()),
-        Ask::Weight { named, weight } => {
+        ControlRequest::List | ControlRequest::TakeOver => Ok(()),
+        ControlRequest::Add(wanted) => back_ends.add(wanted.clone()),
+        ControlRequest::Remove(named) => back_ends.remove(named.address, named.sort.as_deref()),
+        ControlRequest::Drain(named) => back_ends.drain(named.address, named.sort.as_deref()),
+        ControlRequest::Weight { named, weight } => {
             back_ends.weigh(named.address, named.sort.as_deref(), *weight)
         }
     }
@@ -214,7 +214,7 @@ async fn write_line<T: Serialize>(
 }
 
 /// Asks one question of the proxy at `path`.
-pub async fn ask(path: &Path, ask: &Ask) -> anyhow::Result<Vec<Row>> {
+pub async fn ask(path: &Path, ask: &ControlRequest) -> anyhow::Result<Vec<BackEndRow>> {
     let mut stream = connect(path).await?;
     answered(&mut stream, ask).await
 }
@@ -230,13 +230,16 @@ async fn connect(path: &Path) -> anyhow::Result<BufReader<UnixStream>> {
     Ok(BufReader::new(stream))
 }
 
-async fn answered(stream: &mut BufReader<UnixStream>, ask: &Ask) -> anyhow::Result<Vec<Row>> {
+async fn answered(
+    stream: &mut BufReader<UnixStream>,
+    ask: &ControlRequest,
+) -> anyhow::Result<Vec<BackEndRow>> {
     let exchange = async {
         write_line(stream, ask).await?;
         read_line(stream).await?.context("the proxy ended before it answered")
     };
     let line = timeout(ANSWER_TIME_MAX, exchange).await.context("the proxy does not answer")??;
-    let answer: Answer = serde_json::from_str(&line).context("the proxy's answer")?;
+    let answer: ControlAnswer = serde_json::from_str(&line).context("the proxy's answer")?;
     match answer.error {
         Some(error) => bail!("{error}"),
         None => Ok(answer.back_ends),
@@ -245,18 +248,18 @@ async fn answered(stream: &mut BufReader<UnixStream>, ask: &Ask) -> anyhow::Resu
 
 /// The side that takes over: it has the listeners, and tells the process from before when it
 /// serves.
-pub struct Heir {
+pub struct ProxyHeir {
     stream: BufReader<UnixStream>,
-    pub listeners: Bound,
+    pub listeners: BoundListeners,
     /// The back ends of the process from before.
-    pub back_ends: Vec<Wanted>,
-    pub names: Vec<Named>,
+    pub back_ends: Vec<BackEndConfig>,
+    pub names: Vec<BackEndName>,
 }
 
-impl Heir {
-    pub async fn meet(path: &Path) -> anyhow::Result<Heir> {
+impl ProxyHeir {
+    pub async fn meet(path: &Path) -> anyhow::Result<ProxyHeir> {
         let mut stream = connect(path).await.context("--take-over")?;
-        let rows = answered(&mut stream, &Ask::TakeOver).await?;
+        let rows = answered(&mut stream, &ControlRequest::TakeOver).await?;
         let socket = blocking(stream.get_ref())?;
         let receiving = tokio::task::spawn_blocking(move || {
             use std::io::Write;
@@ -266,9 +269,9 @@ impl Heir {
         let listeners = receiving.await?.context("its listeners")?;
         unblock(&stream)?;
         let stays = rows.into_iter().filter(|row| row.state != "leaving");
-        let back_ends: Vec<Wanted> = stays.map(|row| row.wanted).collect();
-        let names = back_ends.iter().map(Wanted::name).collect();
-        Ok(Heir { stream, listeners, back_ends, names })
+        let back_ends: Vec<BackEndConfig> = stays.map(|row| row.wanted).collect();
+        let names = back_ends.iter().map(BackEndConfig::name).collect();
+        Ok(ProxyHeir { stream, listeners, back_ends, names })
     }
 
     /// Tells the process from before that this one serves: from now on it accepts nothing. What is

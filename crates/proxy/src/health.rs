@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use checker_core::probe::{Outcome, Tally};
-use model::probe::Health;
+use checker_core::probe::{BadProbes, ProbeOutcome};
+use model::probe::HealthState;
 use tokio::task::JoinSet;
 
 use super::back_ends::BackEnds;
@@ -17,7 +17,7 @@ use runtime::probe::{self, ProbeError};
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum HealthCheck {
     /// Passes if it accepts connections.
     Tcp,
     /// Passes if a GET of this path answers 200 to 399, asked by this name or else by the address.
@@ -25,8 +25,8 @@ pub enum Check {
 }
 
 /// Runs for as long as the proxy does.
-pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
-    let mut tallies: BTreeMap<u64, Tally> = BTreeMap::new();
+pub async fn run(back_ends: Arc<BackEnds>, check: HealthCheck, interval: Duration) {
+    let mut tallies: BTreeMap<u64, BadProbes> = BTreeMap::new();
     let mut turn = tokio::time::interval(interval);
     turn.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let timeout = TIMEOUT_MAX.min(interval.max(Duration::from_secs(1)));
@@ -42,28 +42,28 @@ pub async fn run(back_ends: Arc<BackEnds>, check: Check, interval: Duration) {
         while let Some(Ok((serial, outcome))) = probes.join_next().await {
             let verdict = tallies.entry(serial).or_default().count(&outcome);
             let reason = match outcome {
-                Outcome::Absent { detail } | Outcome::Unwell { detail } => Some(detail),
-                Outcome::Well | Outcome::Unreached => None,
+                ProbeOutcome::Absent { detail } | ProbeOutcome::Unwell { detail } => Some(detail),
+                ProbeOutcome::Well | ProbeOutcome::Unreached => None,
             };
             if let Some(health) = verdict {
-                back_ends.judge(serial, health == Health::Healthy, reason);
+                back_ends.judge(serial, health == HealthState::Healthy, reason);
             }
         }
     }
 }
 
-async fn ask(address: SocketAddr, check: &Check, timeout: Duration) -> Outcome {
+async fn ask(address: SocketAddr, check: &HealthCheck, timeout: Duration) -> ProbeOutcome {
     let asked = match check {
-        Check::Tcp => probe::tcp(address, timeout).await.map(|()| None),
-        Check::Http { path, host } => {
+        HealthCheck::Tcp => probe::tcp(address, timeout).await.map(|()| None),
+        HealthCheck::Http { path, host } => {
             let host = host.clone().unwrap_or_else(|| address.to_string());
             probe::http_get(address, &host, path, &BTreeMap::new(), timeout).await.map(Some)
         }
     };
     match asked {
-        Ok(None | Some(200..=399)) => Outcome::Well,
-        Ok(Some(status)) => Outcome::Unwell { detail: format!("its check answers {status}") },
-        Err(ProbeError::Refused) => Outcome::Absent { detail: "connection refused".into() },
-        Err(error) => Outcome::Unwell { detail: error.to_string() },
+        Ok(None | Some(200..=399)) => ProbeOutcome::Well,
+        Ok(Some(status)) => ProbeOutcome::Unwell { detail: format!("its check answers {status}") },
+        Err(ProbeError::Refused) => ProbeOutcome::Absent { detail: "connection refused".into() },
+        Err(error) => ProbeOutcome::Unwell { detail: error.to_string() },
     }
 }

@@ -18,19 +18,19 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use router_core::balance::Balance;
 use router_core::detect::Sort;
-use router_core::http::request::Telling;
-use router_core::proxy_protocol::{Senders, Version};
+use router_core::http::request::ForwardedFields;
+use router_core::proxy_protocol::{HeaderVersion, Senders};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::back_ends::{BackEnds, Named, Settings, Wanted};
-use self::control::{Controlled, Heir, carried};
-use self::health::Check;
-use self::records::{Figures, Recorder, Records};
+use self::back_ends::{BackEndConfig, BackEndName, BackEndSettings, BackEnds};
+use self::control::{Controlled, ProxyHeir, carried};
+use self::health::HealthCheck;
+use self::records::{Figures, Recorder, RecordsWriter};
 use metrics::Metrics;
-use os::shared_port::{Bound, Listeners};
+use os::shared_port::{BoundListeners, Listeners};
 use router::alone;
 use router::alone::Alone;
 use router::datagrams;
@@ -47,28 +47,28 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 pub enum Mode {
     /// Requests are distributed one by one.
     Http {
-        telling: Telling,
+        forwarded: ForwardedFields,
     },
     Tcp {
-        send_proxy: Option<Version>,
+        send_proxy: Option<HeaderVersion>,
     },
     Udp,
 }
 
 #[derive(Clone)]
-pub struct Config {
+pub struct ProxyConfig {
     pub listen: SocketAddr,
     pub mode: Mode,
     /// The sorts of clients that are told apart; a single `None` where all are alike.
     pub sorts: Vec<Option<Sort>>,
-    pub back_ends: Vec<Wanted>,
+    pub back_ends: Vec<BackEndConfig>,
     pub balance: &'static dyn Balance,
     /// The certificates for clients inside TLS (http); empty for plain ones.
     pub certificates: Vec<CertificateFiles>,
     /// The proxies that announce of each connection whose it is (http, tcp).
     pub announced_by: Option<Senders>,
     pub concurrency: Option<u32>,
-    pub check: Option<Check>,
+    pub check: Option<HealthCheck>,
     pub check_interval: Duration,
     pub threads: usize,
     /// The time after which a connection or a flow on which nothing moves is ended.
@@ -86,7 +86,7 @@ pub struct Config {
 
 /// Whether new clients are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum ProxyPhase {
     Serving,
     /// Another process goes on: clients that are here may stay until then.
     Leaving(Instant),
@@ -94,22 +94,22 @@ pub enum Phase {
     Ending(Instant),
 }
 
-impl Phase {
+impl ProxyPhase {
     fn deadline(self) -> Option<Instant> {
         match self {
-            Phase::Serving => None,
-            Phase::Leaving(deadline) | Phase::Ending(deadline) => Some(deadline),
+            ProxyPhase::Serving => None,
+            ProxyPhase::Leaving(deadline) | ProxyPhase::Ending(deadline) => Some(deadline),
         }
     }
 }
 
-async fn until_phase_changes(phase: &mut watch::Receiver<Phase>) {
+async fn until_phase_changes(phase: &mut watch::Receiver<ProxyPhase>) {
     // If the sender of phases is gone, nobody will serve for long.
     phase.changed().await.ok();
 }
 
 /// The messages for people, shown by the program that started this.
-pub trait Told {
+pub trait Announcer {
     fn listening(&self, at: SocketAddr, control: &Path);
     fn figures(&self, figures: &Figures);
     fn taken_over(&self);
@@ -117,7 +117,7 @@ pub trait Told {
 
 enum Workers {
     Router(Arc<Alone>),
-    Threads(watch::Sender<Phase>, Mutex<Vec<JoinHandle<()>>>),
+    Threads(watch::Sender<ProxyPhase>, Mutex<Vec<JoinHandle<()>>>),
 }
 
 impl Workers {
@@ -128,8 +128,8 @@ impl Workers {
             Workers::Threads(phase, _) => {
                 let deadline = Instant::now() + limit;
                 phase.send_replace(match taken_over {
-                    true => Phase::Leaving(deadline),
-                    false => Phase::Ending(deadline),
+                    true => ProxyPhase::Leaving(deadline),
+                    false => ProxyPhase::Ending(deadline),
                 });
             }
         }
@@ -154,7 +154,10 @@ enum Sockets {
 }
 
 impl Sockets {
-    fn bind(config: &Config, inherited: Bound) -> anyhow::Result<(Sockets, SocketAddr, Bound)> {
+    fn bind(
+        config: &ProxyConfig,
+        inherited: BoundListeners,
+    ) -> anyhow::Result<(Sockets, SocketAddr, BoundListeners)> {
         let address = config.listen;
         if config.mode == Mode::Udp {
             let mut sockets: Vec<std::net::UdpSocket> = match inherited.into_iter().next() {
@@ -170,35 +173,35 @@ impl Sockets {
             let at = sockets[0].local_addr()?;
             let copies: Result<Vec<_>, _> =
                 sockets.iter().map(std::net::UdpSocket::try_clone).collect();
-            let bound = Bound::from([(at, carried(copies?))]);
+            let bound = BoundListeners::from([(at, carried(copies?))]);
             return Ok((Sockets::Datagrams(sockets), at, bound));
         }
         let listeners = Listeners::inheriting(inherited).bind(address, config.threads)?;
         let at = listeners[0].local_addr()?;
         let copies: Result<Vec<_>, _> =
             listeners.iter().map(std::net::TcpListener::try_clone).collect();
-        let bound = Bound::from([(at, copies?)]);
+        let bound = BoundListeners::from([(at, copies?)]);
         Ok((Sockets::Streams(listeners), at, bound))
     }
 }
 
 /// Serves until a signal ends it or another process has taken over.
-pub fn run(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
+pub fn run(config: &ProxyConfig, told: &dyn Announcer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(serve(config, told));
     runtime.shutdown_background();
     ended
 }
 
-async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
+async fn serve(config: &ProxyConfig, told: &dyn Announcer) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let mut asked = signal(SignalKind::user_defined1())?;
     let mut config = config.clone();
     let heir = match config.take_over {
-        true => Some(Heir::meet(&config.control_path(config.listen)).await?),
+        true => Some(ProxyHeir::meet(&config.control_path(config.listen)).await?),
         false => None,
     };
-    let (mut inherited, mut elsewhere) = (Bound::new(), Vec::new());
+    let (mut inherited, mut elsewhere) = (BoundListeners::new(), Vec::new());
     let heir = heir.map(|mut heir| {
         inherited = std::mem::take(&mut heir.listeners);
         elsewhere = std::mem::take(&mut heir.names);
@@ -219,7 +222,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
         None => control::bind(&path).await?,
     };
     let metrics = Metrics::default();
-    let (records, recorder) = Records::start(config.records.as_deref(), metrics.clone())?;
+    let (records, recorder) = RecordsWriter::start(config.records.as_deref(), metrics.clone())?;
     let started = start(&config, elsewhere.clone(), sockets, at, metrics, recorder).await;
     let (back_ends, workers) = match started {
         Ok(started) => started,
@@ -278,7 +281,7 @@ async fn serve(config: &Config, told: &dyn Told) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Config {
+impl ProxyConfig {
     fn control_path(&self, at: SocketAddr) -> PathBuf {
         let kind = if self.mode == Mode::Udp { "udp" } else { "tcp" };
         let default = || control::default_path(&self.runtime, at, kind);
@@ -319,8 +322,8 @@ async fn reap(back_ends: Arc<BackEnds>) {
 }
 
 async fn start(
-    config: &Config,
-    elsewhere: Vec<Named>,
+    config: &ProxyConfig,
+    elsewhere: Vec<BackEndName>,
     sockets: Sockets,
     at: SocketAddr,
     metrics: Metrics,
@@ -328,13 +331,13 @@ async fn start(
 ) -> anyhow::Result<(Arc<BackEnds>, Arc<Workers>)> {
     let clock = Clock::start();
     let (balance, concurrency) = (config.balance, config.concurrency);
-    let settings = Settings { clock, balance, concurrency, elsewhere };
+    let settings = BackEndSettings { clock, balance, concurrency, elsewhere };
     let back_ends = |router: Option<Arc<Alone>>| {
         let (sorts, wanted) = (config.sorts.clone(), config.back_ends.clone());
         BackEnds::new(sorts, wanted, settings, router).map(Arc::new)
     };
     match (sockets, config.mode) {
-        (Sockets::Streams(listeners), Mode::Http { telling }) => {
+        (Sockets::Streams(listeners), Mode::Http { forwarded }) => {
             let tls = match config.certificates.is_empty() {
                 true => None,
                 false => Some(Tls::load(config.certificates.clone())?),
@@ -344,7 +347,7 @@ async fn start(
             }
             let announced_by = config.announced_by.clone();
             let threads = listeners.len();
-            let settings = alone::Settings { at, threads, telling, tls, announced_by };
+            let settings = alone::AloneSettings { at, threads, forwarded, tls, announced_by };
             let router = Arc::new(Alone::start(settings, clock, metrics)?);
             let back_ends = back_ends(Some(router.clone()))?;
             router.listen(listeners).await;
@@ -356,7 +359,7 @@ async fn start(
                 Mode::Http { .. } | Mode::Udp => None,
             };
             let announced_by = config.announced_by.clone();
-            let settings = tcp::Settings { announced_by, send_proxy, idle: config.idle, clock };
+            let settings = tcp::TcpSettings { announced_by, send_proxy, idle: config.idle, clock };
             let back_ends = back_ends(None)?;
             let workers = spawn(listeners, &back_ends, move |back_ends, listener, phase| {
                 tcp::run(back_ends, settings.clone(), recorder.clone(), listener, phase)
@@ -365,7 +368,7 @@ async fn start(
         }
         (Sockets::Datagrams(sockets), _) => {
             let flows_max = (FLOWS_MAX / sockets.len().max(1)).max(1);
-            let settings = udp::Settings { idle: config.idle, flows_max, clock };
+            let settings = udp::UdpSettings { idle: config.idle, flows_max, clock };
             let back_ends = back_ends(None)?;
             let workers = spawn(sockets, &back_ends, move |back_ends, socket, phase| {
                 udp::run(back_ends, settings.clone(), recorder.clone(), socket, phase)
@@ -379,12 +382,12 @@ async fn start(
 fn spawn<S: Send + 'static>(
     sockets: Vec<S>,
     back_ends: &Arc<BackEnds>,
-    work: impl Fn(Arc<BackEnds>, S, watch::Receiver<Phase>) -> anyhow::Result<()>
+    work: impl Fn(Arc<BackEnds>, S, watch::Receiver<ProxyPhase>) -> anyhow::Result<()>
     + Clone
     + Send
     + 'static,
 ) -> anyhow::Result<Arc<Workers>> {
-    let (phase, _) = watch::channel(Phase::Serving);
+    let (phase, _) = watch::channel(ProxyPhase::Serving);
     let mut joins = Vec::new();
     for (index, socket) in sockets.into_iter().enumerate() {
         let (work, back_ends, phase) = (work.clone(), back_ends.clone(), phase.subscribe());

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use router_core::tally::{Ended, Summary, Tally};
+use router_core::tally::{EndedRequest, RunSummary, Tally};
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -65,19 +65,19 @@ impl Status {
     }
 }
 
-impl From<streams::Ended> for Status {
-    fn from(ended: streams::Ended) -> Status {
+impl From<streams::TransferEnd> for Status {
+    fn from(ended: streams::TransferEnd) -> Status {
         match ended {
-            streams::Ended::Closed => Status::CLOSED,
-            streams::Ended::Idle => Status::IDLE,
-            streams::Ended::ClientReset => Status::CLIENT_RESET,
-            streams::Ended::BackEndReset => Status::BACK_END_RESET,
+            streams::TransferEnd::Closed => Status::CLOSED,
+            streams::TransferEnd::Idle => Status::IDLE,
+            streams::TransferEnd::ClientReset => Status::CLIENT_RESET,
+            streams::TransferEnd::BackEndReset => Status::BACK_END_RESET,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct RecordEntry {
     pub started: Instant,
     pub total: Duration,
     pub queue: Duration,
@@ -89,10 +89,10 @@ pub struct Entry {
     pub bytes_out: u64,
 }
 
-impl Entry {
-    fn of(record: &Record) -> Entry {
+impl RecordEntry {
+    fn of(record: &Record) -> RecordEntry {
         let micros = |count: u32| Duration::from_micros(count.into());
-        Entry {
+        RecordEntry {
             started: record.started,
             total: micros(record.total_us),
             queue: micros(record.queue_us),
@@ -111,7 +111,7 @@ impl Entry {
 
 /// An entry as it is written. Fields are only ever added.
 #[derive(Serialize)]
-struct Line {
+struct RecordLine {
     start: String,
     end: String,
     client: SocketAddr,
@@ -128,12 +128,12 @@ struct Line {
 /// The handle with which threads that serve whole connections record.
 #[derive(Clone)]
 pub struct Recorder {
-    entries: SyncSender<Entry>,
+    entries: SyncSender<RecordEntry>,
     dropped: Arc<AtomicU64>,
 }
 
 impl Recorder {
-    pub fn record(&self, entry: Entry) {
+    pub fn record(&self, entry: RecordEntry) {
         if self.entries.try_send(entry).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -142,7 +142,7 @@ impl Recorder {
 
 /// The sums of the run so far.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct RunSums {
     /// The sums by back end; `None` for what no back end had.
     tallies: BTreeMap<Option<SocketAddr>, Tally>,
     all: Tally,
@@ -151,14 +151,14 @@ pub struct Run {
 
 #[derive(Clone, Debug)]
 pub struct Figures {
-    pub back_ends: Vec<(Option<SocketAddr>, Summary)>,
-    pub all: Option<Summary>,
+    pub back_ends: Vec<(Option<SocketAddr>, RunSummary)>,
+    pub all: Option<RunSummary>,
     pub dropped: u64,
 }
 
-impl Run {
-    fn add(&mut self, entry: &Entry, second: u64) {
-        let ended = Ended {
+impl RunSums {
+    fn add(&mut self, entry: &RecordEntry, second: u64) {
+        let ended = EndedRequest {
             second,
             latency_us: u64::try_from(entry.total.as_micros()).unwrap_or(u64::MAX),
             bytes_in: entry.bytes_in,
@@ -184,8 +184,8 @@ impl Run {
     }
 }
 
-pub struct Records {
-    run: Arc<Mutex<Run>>,
+pub struct RecordsWriter {
+    run: Arc<Mutex<RunSums>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     anchor: Anchor,
@@ -212,15 +212,22 @@ impl Anchor {
     }
 }
 
-impl Records {
+impl RecordsWriter {
     /// Starts the thread. The router's threads record in `metrics`.
-    pub fn start(file: Option<&Path>, metrics: Metrics) -> anyhow::Result<(Records, Recorder)> {
+    pub fn start(
+        file: Option<&Path>,
+        metrics: Metrics,
+    ) -> anyhow::Result<(RecordsWriter, Recorder)> {
         let file = file.map(RecordFile::open).transpose()?;
         let (entries, receiver) = sync_channel(ENTRIES_MAX);
         let recorder = Recorder { entries, dropped: Arc::default() };
         let anchor = Anchor { wall: SystemTime::now(), instant: Instant::now() };
-        let records =
-            Records { run: Arc::default(), stop: Arc::default(), thread: Mutex::default(), anchor };
+        let records = RecordsWriter {
+            run: Arc::default(),
+            stop: Arc::default(),
+            thread: Mutex::default(),
+            anchor,
+        };
         let mut writer = Writer {
             metrics,
             receiver,
@@ -262,17 +269,17 @@ impl Records {
 
 struct Writer {
     metrics: Metrics,
-    receiver: Receiver<Entry>,
+    receiver: Receiver<RecordEntry>,
     dropped: Arc<AtomicU64>,
-    run: Arc<Mutex<Run>>,
+    run: Arc<Mutex<RunSums>>,
     anchor: Anchor,
     file: Option<RecordFile>,
 }
 
 impl Writer {
     fn turn(&mut self) {
-        let mut entries: Vec<Entry> = self.receiver.try_iter().take(ENTRIES_MAX).collect();
-        let lost = self.metrics.take(&mut |record| entries.push(Entry::of(&record)));
+        let mut entries: Vec<RecordEntry> = self.receiver.try_iter().take(ENTRIES_MAX).collect();
+        let lost = self.metrics.take(&mut |record| entries.push(RecordEntry::of(&record)));
         {
             let mut run = locked(&self.run);
             for entry in &entries {
@@ -289,9 +296,9 @@ impl Writer {
     }
 }
 
-fn line(anchor: Anchor, entry: &Entry) -> Line {
+fn line(anchor: Anchor, entry: &RecordEntry) -> RecordLine {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    Line {
+    RecordLine {
         start: anchor.text(entry.started),
         end: anchor.text(entry.started + entry.total),
         client: entry.client,
@@ -324,7 +331,7 @@ impl RecordFile {
         Ok(RecordFile { path, file: Some(file), bytes, bytes_max: FILE_BYTES_MAX, lost: 0 })
     }
 
-    fn write(&mut self, line: &Line) {
+    fn write(&mut self, line: &RecordLine) {
         let Ok(mut text) = serde_json::to_vec(line) else { return };
         text.push(b'\n');
         if self.bytes > 0 && self.bytes + text.len() as u64 > self.bytes_max {
@@ -375,8 +382,8 @@ fn append_to(path: &Path) -> std::io::Result<(BufWriter<File>, u64)> {
 mod tests {
     use super::*;
 
-    fn entry(port: u16, status: Status) -> Entry {
-        Entry {
+    fn entry(port: u16, status: Status) -> RecordEntry {
+        RecordEntry {
             started: Instant::now(),
             total: Duration::from_micros(1500),
             queue: Duration::from_micros(500),
@@ -393,7 +400,7 @@ mod tests {
     fn every_line_says_who_had_what_and_when() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("records");
-        let (records, recorder) = Records::start(Some(&path), Metrics::default()).unwrap();
+        let (records, recorder) = RecordsWriter::start(Some(&path), Metrics::default()).unwrap();
         recorder.record(entry(80, Status::Code(503)));
         recorder.record(entry(0, Status::NO_BACK_END));
         records.finish();

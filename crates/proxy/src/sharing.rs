@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::back_ends::{BackEnds, Lendable, Named};
+use super::back_ends::{BackEndName, BackEnds, Lendable};
 
 /// The interval at which places are checked for being free or waited for, as long as there are two
 /// processes.
@@ -23,7 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum HandoverSide {
     /// The side that leaves keeps nothing that nobody waits for.
     Leaves,
     Comes,
@@ -31,7 +31,7 @@ enum Side {
 
 /// A message of either side, as one line.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Told {
+struct SharingMessage {
     /// The places that the leaving process does not give away; it sends them first of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold: Option<Vec<Places>>,
@@ -39,13 +39,13 @@ struct Told {
     give: Vec<Places>,
     /// The back ends at any of which one place is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    ask: Vec<Named>,
+    ask: Vec<BackEndName>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Places {
     #[serde(flatten)]
-    at: Named,
+    at: BackEndName,
     count: u32,
 }
 
@@ -53,32 +53,42 @@ struct Places {
 /// serves.
 pub async fn leave(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>) {
     if back_ends.has_limit() {
-        let (link, hold) = Link::leaving(&back_ends);
-        follow(link, &back_ends, stream, Told { hold: Some(hold), ..Told::default() }).await;
+        let (link, hold) = SharingLink::leaving(&back_ends);
+        follow(
+            link,
+            &back_ends,
+            stream,
+            SharingMessage { hold: Some(hold), ..SharingMessage::default() },
+        )
+        .await;
     }
 }
 
 /// Shares places on the side of the process that serves from now on. It has none at `elsewhere`
 /// until it is told which.
-pub async fn come(back_ends: Arc<BackEnds>, stream: BufReader<UnixStream>, elsewhere: Vec<Named>) {
+pub async fn come(
+    back_ends: Arc<BackEnds>,
+    stream: BufReader<UnixStream>,
+    elsewhere: Vec<BackEndName>,
+) {
     if back_ends.has_limit() {
-        let link = Link::coming(&back_ends, elsewhere);
-        follow(link, &back_ends, stream, Told::default()).await;
+        let link = SharingLink::coming(&back_ends, elsewhere);
+        follow(link, &back_ends, stream, SharingMessage::default()).await;
     }
 }
 
 async fn follow(
-    mut link: Link,
+    mut link: SharingLink,
     back_ends: &BackEnds,
     stream: BufReader<UnixStream>,
-    mut first: Told,
+    mut first: SharingMessage,
 ) {
     let (reading, mut writing) = tokio::io::split(stream);
     // The other side is a proxy of the same user: its lines are as short as these.
     let mut lines = BufReader::new(reading).lines();
     let mut look = interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = link.side == Side::Leaves;
+    let mut heard = link.side == HandoverSide::Leaves;
     loop {
         let told = std::mem::take(&mut first);
         if !told.is_empty() && write(&mut writing, &told).await.is_err() {
@@ -112,13 +122,16 @@ async fn follow(
     link.end(back_ends);
 }
 
-async fn write(writing: &mut (impl AsyncWriteExt + Unpin), told: &Told) -> std::io::Result<()> {
+async fn write(
+    writing: &mut (impl AsyncWriteExt + Unpin),
+    told: &SharingMessage,
+) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(told)?;
     line.push(b'\n');
     writing.write_all(&line).await
 }
 
-impl Told {
+impl SharingMessage {
     fn is_empty(&self) -> bool {
         self.hold.is_none() && self.give.is_empty() && self.ask.is_empty()
     }
@@ -153,48 +166,52 @@ impl Turns {
     }
 }
 
-struct Link {
+struct SharingLink {
     /// An id that is unique among the links of this process.
     id: u64,
-    side: Side,
+    side: HandoverSide,
     /// The places that are with the other process, wherever both have a back end.
-    outside: BTreeMap<Named, u32>,
+    outside: BTreeMap<BackEndName, u32>,
     asked: bool,
     /// The back ends where the other process asked for a place, until it has one.
-    owed: Vec<Named>,
+    owed: Vec<BackEndName>,
     /// The place that it gets as soon as it is free: nobody enters there before.
-    promised: Option<Named>,
+    promised: Option<BackEndName>,
     /// The places beyond what this side may have.
     too_many: Vec<Places>,
     turn: usize,
 }
 
-impl Link {
-    fn new(back_ends: &BackEnds, side: Side, outside: BTreeMap<Named, u32>) -> Link {
+impl SharingLink {
+    fn new(
+        back_ends: &BackEnds,
+        side: HandoverSide,
+        outside: BTreeMap<BackEndName, u32>,
+    ) -> SharingLink {
         let id = back_ends.turns.links.fetch_add(1, Ordering::Relaxed);
         let (owed, too_many) = (Vec::new(), Vec::new());
-        Link { id, side, outside, asked: false, owed, promised: None, too_many, turn: 0 }
+        SharingLink { id, side, outside, asked: false, owed, promised: None, too_many, turn: 0 }
     }
 
-    fn leaving(back_ends: &BackEnds) -> (Link, Vec<Places>) {
+    fn leaving(back_ends: &BackEnds) -> (SharingLink, Vec<Places>) {
         let (mut outside, mut hold) = (BTreeMap::new(), Vec::new());
         for Lendable { name: at, endpoint, .. } in back_ends.lendable() {
             let given = endpoint.lend_free(u32::MAX);
             hold.push(Places { at: at.clone(), count: endpoint.concurrency - given });
             outside.insert(at, given);
         }
-        (Link::new(back_ends, Side::Leaves, outside), hold)
+        (SharingLink::new(back_ends, HandoverSide::Leaves, outside), hold)
     }
 
-    fn coming(back_ends: &BackEnds, elsewhere: Vec<Named>) -> Link {
+    fn coming(back_ends: &BackEnds, elsewhere: Vec<BackEndName>) -> SharingLink {
         let all = back_ends.lendable().into_iter().filter(|one| elsewhere.contains(&one.name));
         let outside = all.map(|one| (one.name, one.endpoint.concurrency)).collect();
-        Link::new(back_ends, Side::Comes, outside)
+        SharingLink::new(back_ends, HandoverSide::Comes, outside)
     }
 
-    fn hear(&mut self, back_ends: &BackEnds, told: Told) {
+    fn hear(&mut self, back_ends: &BackEnds, told: SharingMessage) {
         let all = back_ends.lendable();
-        let find = |name: &Named| all.iter().find(|one| one.name == *name);
+        let find = |name: &BackEndName| all.iter().find(|one| one.name == *name);
         if let Some(hold) = told.hold {
             for (name, outside) in &mut self.outside {
                 let held = hold.iter().find(|places| places.at == *name);
@@ -213,7 +230,7 @@ impl Link {
             if let Some(one) = find(&at) {
                 one.endpoint.get_back(taken);
             }
-            if taken < count && self.side == Side::Leaves {
+            if taken < count && self.side == HandoverSide::Leaves {
                 self.too_many.push(Places { at, count: count - taken });
             }
             self.asked = false;
@@ -225,8 +242,11 @@ impl Link {
         back_ends.advance();
     }
 
-    fn step(&mut self, back_ends: &BackEnds) -> Told {
-        let mut told = Told { give: std::mem::take(&mut self.too_many), ..Told::default() };
+    fn step(&mut self, back_ends: &BackEnds) -> SharingMessage {
+        let mut told = SharingMessage {
+            give: std::mem::take(&mut self.too_many),
+            ..SharingMessage::default()
+        };
         let mut all = back_ends.lendable();
         all.retain(|one| self.outside.contains_key(&one.name));
         if let Some(at) = self.promise(back_ends, &all) {
@@ -246,7 +266,7 @@ impl Link {
                 }
             }
         }
-        if self.side == Side::Leaves {
+        if self.side == HandoverSide::Leaves {
             for one in all.iter().filter(|one| !one.is_waited_for) {
                 let count = one.endpoint.lend_free(u32::MAX);
                 if count > 0 {
@@ -267,7 +287,7 @@ impl Link {
 
     /// Promises the other process a place. Clients of this side that come later wait until it has
     /// had its turn; those that wait already come before it. Returns what was asked for in vain.
-    fn promise(&mut self, back_ends: &BackEnds, all: &[Lendable]) -> Option<Named> {
+    fn promise(&mut self, back_ends: &BackEnds, all: &[Lendable]) -> Option<BackEndName> {
         let is_next = back_ends.turns.first() == Some(self.id);
         if self.promised.is_some() || !is_next {
             return None;
@@ -308,7 +328,7 @@ impl Link {
 mod tests {
     use std::net::SocketAddr;
 
-    use super::super::back_ends::{Settings, Wanted};
+    use super::super::back_ends::{BackEndConfig, BackEndSettings};
     use super::*;
     use router::choice::{Reaches, Wants};
     use router::permit::Permit;
@@ -317,14 +337,14 @@ mod tests {
     const PLACES: u32 = 3;
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    fn proxy(address: SocketAddr, elsewhere: Vec<Named>) -> Arc<BackEnds> {
-        let settings = Settings {
+    fn proxy(address: SocketAddr, elsewhere: Vec<BackEndName>) -> Arc<BackEnds> {
+        let settings = BackEndSettings {
             clock: Clock::start(),
             balance: router_core::balance::default_strategy(),
             concurrency: Some(PLACES),
             elsewhere,
         };
-        let wanted = Wanted { address, sort: None, weight: 1, draining: false };
+        let wanted = BackEndConfig { address, sort: None, weight: 1, draining: false };
         Arc::new(BackEnds::new(vec![None], vec![wanted], settings, None).unwrap())
     }
 
@@ -345,9 +365,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_is_with_one_of_two() {
+    async fn a_place_is_with_one_of_two_processes() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let name = Named { sort: None, address };
+        let name = BackEndName { sort: None, address };
         let old = proxy(address, Vec::new());
         let new = proxy(address, vec![name.clone()]);
         let held = enter(&old).unwrap();

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use router_core::detect::{self, Sort};
-use router_core::proxy_protocol::{self, Addresses, Senders, Version};
+use router_core::proxy_protocol::{self, Addresses, HeaderVersion, Senders};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::back_ends::{BackEnds, Service};
-use super::records::{Entry, Recorder, Status};
-use super::{Phase, until_phase_changes};
+use super::records::{RecordEntry, Recorder, Status};
+use super::{ProxyPhase, until_phase_changes};
 use router::announced;
 use router::announced::Unannounced;
 use router::choice::Wants;
@@ -40,9 +40,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 const END_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
-pub struct Settings {
+pub struct TcpSettings {
     pub announced_by: Option<Senders>,
-    pub send_proxy: Option<Version>,
+    pub send_proxy: Option<HeaderVersion>,
     pub idle: Duration,
     pub clock: Clock,
 }
@@ -51,7 +51,7 @@ struct Thread {
     back_ends: Arc<BackEnds>,
     /// The sorts of the services, in their order; empty where all clients are for one.
     sorts: Vec<Sort>,
-    settings: Settings,
+    settings: TcpSettings,
     means: Means,
     recorder: Recorder,
     connections: Cell<usize>,
@@ -60,10 +60,10 @@ struct Thread {
 /// Runs until it is told to end, and its connections have ended or their time is up.
 pub fn run(
     back_ends: Arc<BackEnds>,
-    settings: Settings,
+    settings: TcpSettings,
     recorder: Recorder,
     listener: TcpListener,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<ProxyPhase>,
 ) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     let sorts = back_ends.services.iter().filter_map(|service| service.sort.clone()).collect();
@@ -81,7 +81,7 @@ pub fn run(
 async fn accept(
     thread: Rc<Thread>,
     listener: TcpListener,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: watch::Receiver<ProxyPhase>,
 ) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let accepting = async {
@@ -130,7 +130,7 @@ impl Drop for Counted {
 }
 
 /// A connection before it has a back end.
-struct Client {
+struct NewClient {
     stream: TcpStream,
     addresses: Addresses,
     /// The bytes that were read already and are for the back end.
@@ -144,7 +144,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     stream.set_nodelay(true).ok();
     let destination = stream.local_addr().unwrap_or(peer);
     let addresses = Addresses { client: peer, destination };
-    let mut client = Client { stream, addresses, first: Vec::new() };
+    let mut client = NewClient { stream, addresses, first: Vec::new() };
     let moved = Moved::default();
     let (mut queue, mut address) = (Duration::ZERO, None);
     let status = match begin(thread, &mut client).await {
@@ -161,7 +161,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     if matches!(status, Status::NO_BACK_END | Status::BAD_HEADER) {
         streams::cut(&client.stream);
     }
-    thread.recorder.record(Entry {
+    thread.recorder.record(RecordEntry {
         started: started.into_std(),
         total: started.elapsed(),
         queue,
@@ -174,7 +174,7 @@ async fn serve(thread: &Thread, stream: TcpStream, peer: SocketAddr) {
     });
 }
 
-async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
+async fn begin(thread: &Thread, client: &mut NewClient) -> Result<Chosen, Status> {
     let announced_by = thread.settings.announced_by.as_ref();
     if announced_by.is_some_and(|by| by.includes(client.addresses.client.ip())) {
         read_header(client).await?;
@@ -184,7 +184,7 @@ async fn begin(thread: &Thread, client: &mut Client) -> Result<Chosen, Status> {
 }
 
 /// Reads off the front what the proxy before this one announces.
-async fn read_header(client: &mut Client) -> Result<(), Status> {
+async fn read_header(client: &mut NewClient) -> Result<(), Status> {
     match announced::read(&client.stream).await {
         Ok(said) => client.addresses = said.unwrap_or(client.addresses),
         Err(Unannounced::Left) => return Err(Status::LEFT),
@@ -198,7 +198,7 @@ async fn read_header(client: &mut Client) -> Result<(), Status> {
 
 async fn choose_service<'a>(
     thread: &'a Thread,
-    client: &mut Client,
+    client: &mut NewClient,
 ) -> Result<&'a Service, Status> {
     let services = &thread.back_ends.services;
     if thread.sorts.is_empty() {
@@ -250,7 +250,7 @@ async fn choose_back_end(
     entered.ok_or(Status::NO_BACK_END)
 }
 
-async fn pass(thread: &Thread, client: &Client, chosen: &Chosen, moved: &Moved) -> Status {
+async fn pass(thread: &Thread, client: &NewClient, chosen: &Chosen, moved: &Moved) -> Status {
     let mut first = Vec::new();
     if let Some(version) = thread.settings.send_proxy {
         proxy_protocol::write(version, client.addresses, &mut first);

@@ -11,13 +11,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::back_ends::BackEnds;
-use super::records::{Entry, Recorder};
-use super::{Phase, until_phase_changes};
+use super::records::{RecordEntry, Recorder};
+use super::{ProxyPhase, until_phase_changes};
 use router::choice::Wants;
-use router::datagrams::{Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, Gate, Rooms, Site};
+use router::datagrams::{
+    Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, FlowEndpoints, Gate, Rooms,
+};
 use router::moved::Direction;
 use router::permit::Permit;
-use router::streams::Ended;
+use router::streams::TransferEnd;
 use runtime::driver::Clock;
 
 /// The maximum wait for answers when nobody goes on here: no flow says that it has ended, so even
@@ -27,7 +29,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 const ANSWER_CHECK: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
-pub struct Settings {
+pub struct UdpSettings {
     pub idle: Duration,
     pub flows_max: usize,
     pub clock: Clock,
@@ -35,17 +37,17 @@ pub struct Settings {
 
 struct Behind {
     back_ends: Arc<BackEnds>,
-    settings: Settings,
+    settings: UdpSettings,
     recorder: Recorder,
 }
 
 /// Runs until it is told to end. When it is told to leave, its flows go on until they are quiet.
 pub fn run(
     back_ends: Arc<BackEnds>,
-    settings: Settings,
+    settings: UdpSettings,
     recorder: Recorder,
     socket: StdSocket,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<ProxyPhase>,
 ) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     runtime.block_on(async {
@@ -57,7 +59,7 @@ pub fn run(
     })
 }
 
-async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<Phase>) {
+async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<ProxyPhase>) {
     tokio::select! {
         () = gate.serve() => {}
         () = until_phase_changes(&mut phase) => {}
@@ -68,9 +70,11 @@ async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<Phase>) {
     loop {
         let now = *phase.borrow();
         let (deadline, check, ended) = match now {
-            Phase::Serving => return,
-            Phase::Leaving(limit) => (limit, EXPIRY_INTERVAL, gate.is_empty()),
-            Phase::Ending(limit) => (limit.min(answered), ANSWER_CHECK, !gate.is_answer_awaited()),
+            ProxyPhase::Serving => return,
+            ProxyPhase::Leaving(limit) => (limit, EXPIRY_INTERVAL, gate.is_empty()),
+            ProxyPhase::Ending(limit) => {
+                (limit.min(answered), ANSWER_CHECK, !gate.is_answer_awaited())
+            }
         };
         if ended || Instant::now() >= deadline {
             return;
@@ -82,7 +86,7 @@ async fn serve(gate: &Rc<Gate>, mut phase: watch::Receiver<Phase>) {
     }
 }
 
-impl Site for Behind {
+impl FlowEndpoints for Behind {
     fn now_ms(&self) -> u64 {
         self.settings.clock.now().0
     }
@@ -103,8 +107,8 @@ impl Site for Behind {
         permit.endpoint.failed(self.now_ms());
     }
 
-    fn ended(&self, flow: &Flow, how: Ended) {
-        self.recorder.record(Entry {
+    fn ended(&self, flow: &Flow, how: TransferEnd) {
+        self.recorder.record(RecordEntry {
             started: flow.started.into_std(),
             total: flow.started.elapsed(),
             queue: Duration::ZERO,

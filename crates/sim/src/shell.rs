@@ -1,6 +1,6 @@
 //! The shell: performs the application machine's effects in the simulated world.
 
-use agent_core::application::{Effect, Event, Failure, IncarnationId, merge};
+use agent_core::application::{Effect, Event, IncarnationId, StepFailure, merge};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, ReleaseId, Rollout, RolloutPhase};
 
@@ -131,12 +131,16 @@ impl World {
         self.notify(Notice::Rollout(name.clone()));
     }
 
-    fn step_result(&mut self, bad: bool, fault: Fault, why: &str) -> Result<(), Failure> {
+    fn step_result(&mut self, bad: bool, fault: Fault, why: &str) -> Result<(), StepFailure> {
         if !bad {
             return Ok(());
         }
         self.count(fault);
-        Err(Failure { why: why.into(), last_words: "no network".into(), ..Failure::default() })
+        Err(StepFailure {
+            why: why.into(),
+            last_words: "no network".into(),
+            ..StepFailure::default()
+        })
     }
 
     fn await_healthy(&mut self, name: &ApplicationName, life: u64, id: IncarnationId) {

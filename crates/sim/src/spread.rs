@@ -8,7 +8,7 @@ use store_core::event::{Change, Effect, Event, Ticket, Write};
 use store_core::record::Record;
 use store_core::sync::message::{Body, ClusterId};
 use store_core::sync::wire;
-use store_core::{Action, Commit, Location, NodeTag, Past, Position, Stamp, StoreMachine};
+use store_core::{Commit, CommitAction, Location, NodeTag, Past, Position, Stamp, StoreMachine};
 
 use crate::random::Random;
 
@@ -47,7 +47,7 @@ fn id(node: usize) -> NodeId {
 /// Returns a commit as if `node` had made it.
 pub fn commit(node: usize, stamp: Stamp, key: &str) -> Commit {
     let hash = *blake3::hash(key.as_bytes()).as_bytes();
-    let action = Action::Set { hash, sha1: [1; 20], size: 0, expires: None };
+    let action = CommitAction::Set { hash, sha1: [1; 20], size: 0, expires: None };
     let at = Position { stamp, node: NodeTag::from(&id(node)) };
     Commit { at, key: key.into(), action, location: Location::Nowhere }
 }

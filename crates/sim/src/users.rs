@@ -1,6 +1,6 @@
 //! The users: they push, scale, restart, roll back, destroy; by a script or at random.
 
-use agent_core::application::{Taken, taken_back};
+use agent_core::application::{TakeBackProgress, taken_back};
 use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
@@ -68,7 +68,7 @@ impl World {
         let taken = taken_back(self.records.rollouts.get(name), releases, from);
         self.judge_taking_back(name, from, to);
         let old = self.records.releases.get(&(name.clone(), to.clone())).cloned();
-        let (Taken::Unmade, Some(old)) = (taken, old) else { return };
+        let (TakeBackProgress::Unmade, Some(old)) = (taken, old) else { return };
         self.count(Fault::TakenBack);
         let quality = self.qualities[&(name.clone(), to.clone())];
         let id = self.next_release(name);
@@ -86,8 +86,9 @@ impl World {
 
     fn release(&self, name: &ApplicationName, id: ReleaseId, push: &Push) -> Release {
         let spec = self.records.specs.get(name);
-        let pushed_to = spec.map(|spec| spec.created_at);
-        let mut settings = Settings { rollout: push.rollout, pushed_to, ..Settings::default() };
+        let application_created_at = spec.map(|spec| spec.created_at);
+        let mut settings =
+            Settings { rollout: push.rollout, application_created_at, ..Settings::default() };
         settings.health.start_timeout_ms = START_TIMEOUT_MS;
         settings.stop_grace_ms = STOP_GRACE_MS;
         settings.limits = Limits { memory_bytes: Some(512_000_000), ..Limits::default() };

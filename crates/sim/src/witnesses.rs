@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use checker_core::{
-    Checker, Effect, Event, Jury, Method, Outcome, Ruling, Said, Target, Witnessed, is_witness,
+    Checker, Effect, Event, Evidence, Jury, Method, ProbeOutcome, Ruling, Target, Witnessed,
+    is_witness,
 };
 use model::probe::Verdict;
 use model::{Generation, InstanceId, Machine, NodeId, ProcessType, Timestamp};
@@ -99,7 +100,7 @@ enum Happening {
         at: usize,
         of: Witnessed,
         generation: Generation,
-        outcome: Outcome,
+        outcome: ProbeOutcome,
     },
 }
 
@@ -136,7 +137,7 @@ impl World {
         for host in 0..hosts {
             let heard = BTreeMap::new();
             world.hosts.push(Host { jury: Jury::new(), instances: Vec::new(), heard });
-            world.hear(host, Said::Checkers(world.names[hosts..].iter().cloned().collect()));
+            world.hear(host, Evidence::Checkers(world.names[hosts..].iter().cloned().collect()));
             world.noticed(host);
             for slot in 1..=3 {
                 let application = "shop".parse().expect("a name");
@@ -188,7 +189,7 @@ impl World {
         instance.generation += 1;
         (instance.well, instance.changed_at) = (true, now);
         let (id, generation) = (instance.id.clone(), instance.generation);
-        self.hear(host, Said::Ready(id.clone(), Some(generation)));
+        self.hear(host, Evidence::Ready(id.clone(), Some(generation)));
         for at in self.first()..self.names.len() {
             let of = (id.clone(), self.names[host].clone());
             let wait = self.random.between(5, 500);
@@ -196,7 +197,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, host: usize, said: Said) {
+    fn hear(&mut self, host: usize, said: Evidence) {
         let mut rulings = Vec::new();
         self.hosts[host].jury.handle(Timestamp(self.now), said, &mut rulings);
         self.hosts[host].jury.check_invariants();
@@ -212,7 +213,7 @@ impl World {
         let alive = self.alive[at].iter().filter(|of| **of != at);
         let alive = alive.map(|of| self.names[*of].clone()).collect();
         match at.checked_sub(self.first()) {
-            None => self.hear(at, Said::Alive(alive)),
+            None => self.hear(at, Evidence::Alive(alive)),
             Some(_) => self.chooses(at),
         }
     }
@@ -304,8 +305,11 @@ impl World {
             }
             Happening::Asked { from, host, of, generation } => {
                 let (linked, wait) = (self.is_linked(from, host), self.random.between(1, 150));
-                let outcome =
-                    if linked { self.seen(host, &of.0, generation) } else { Outcome::Unreached };
+                let outcome = if linked {
+                    self.seen(host, &of.0, generation)
+                } else {
+                    ProbeOutcome::Unreached
+                };
                 let mistaken = self.watchers[from - self.first()].mistaken;
                 let outcome = if mistaken { gone() } else { outcome };
                 let wait = if linked { wait } else { CALL_MAX_MS };
@@ -338,16 +342,16 @@ impl World {
         if number >= *heard {
             *heard = number;
             let witness = self.names[from].clone();
-            self.hear(host, Said::Testimony(instance, witness, verdict));
+            self.hear(host, Evidence::Testimony(instance, witness, verdict));
         }
     }
 
-    fn seen(&self, host: usize, id: &InstanceId, generation: Generation) -> Outcome {
+    fn seen(&self, host: usize, id: &InstanceId, generation: Generation) -> ProbeOutcome {
         let mut instances = self.hosts[host].instances.iter();
         match instances.find(|of| of.id == *id && of.generation == generation) {
-            Some(instance) if instance.well => Outcome::Well,
+            Some(instance) if instance.well => ProbeOutcome::Well,
             Some(_) => gone(),
-            None => Outcome::Unreached,
+            None => ProbeOutcome::Unreached,
         }
     }
 
@@ -436,8 +440,8 @@ impl World {
     }
 }
 
-fn gone() -> Outcome {
-    Outcome::Absent { detail: "connection refused".into() }
+fn gone() -> ProbeOutcome {
+    ProbeOutcome::Absent { detail: "connection refused".into() }
 }
 
 /// Lives through one history of a seed.

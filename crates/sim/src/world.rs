@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::application::{Application, Event, Exit, IncarnationId};
-use checker_core::{Checker, Outcome};
+use checker_core::{Checker, ProbeOutcome};
 use model::{ApplicationName, InstanceState, Machine, NodeId, ReleaseId, Timestamp};
 
 use crate::fault::{Counts, Fault, Weather};
@@ -348,14 +348,14 @@ impl World {
         }
     }
 
-    fn probe(&self, instance: &model::InstanceId, generation: u64) -> Outcome {
+    fn probe(&self, instance: &model::InstanceId, generation: u64) -> ProbeOutcome {
         let id = IncarnationId { instance: instance.clone(), generation };
         match self.processes.get(&id) {
             Some(process) if process.is_alive() && process.hung => {
-                Outcome::Unwell { detail: "no answer in time".into() }
+                ProbeOutcome::Unwell { detail: "no answer in time".into() }
             }
-            Some(process) if process.is_alive() => Outcome::Well,
-            _ => Outcome::Absent { detail: "connection refused".into() },
+            Some(process) if process.is_alive() => ProbeOutcome::Well,
+            _ => ProbeOutcome::Absent { detail: "connection refused".into() },
         }
     }
 

@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt};
 use model::ApplicationName;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 
 use self::answering::{Answering, NEW, OLD};
 use self::report::Report;
@@ -118,7 +118,7 @@ async fn measure(
         listeners: Arc::default(),
         secure: None,
         announced_by: None,
-        telling: Telling::Usual,
+        forwarded: ForwardedFields::Usual,
     };
     let node = site.world.node.clone();
     let router = Arc::new(router::start(

@@ -23,7 +23,7 @@ const BUSY_WAIT: Duration = Duration::from_millis(5);
 
 /// A role that a copy in `DATA/bin` has; at most one copy is kept for each, beside those in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum BinaryRole {
     /// The binary that the next start of the machine runs.
     Current,
     /// The binary that ran before it.
@@ -32,30 +32,30 @@ pub enum Role {
     Candidate,
 }
 
-impl Role {
+impl BinaryRole {
     pub fn name(self) -> &'static str {
         match self {
-            Role::Current => "cortex",
-            Role::Previous => "previous",
-            Role::Candidate => "candidate",
+            BinaryRole::Current => "cortex",
+            BinaryRole::Previous => "previous",
+            BinaryRole::Candidate => "candidate",
         }
     }
 }
 
 /// Returns the copy that has this role, if there is one.
-pub fn named(directory: &Path, role: Role) -> Option<PathBuf> {
+pub fn named(directory: &Path, role: BinaryRole) -> Option<PathBuf> {
     let target = fs::read_link(directory.join(role.name())).ok()?;
     let path = directory.join(target.file_name()?);
     path.is_file().then_some(path)
 }
 
 /// Gives a copy in `directory` a role; in one step, so that a start finds the one or the other.
-pub fn name(directory: &Path, role: Role, copy: &Path) -> anyhow::Result<()> {
+pub fn name(directory: &Path, role: BinaryRole, copy: &Path) -> anyhow::Result<()> {
     let target = copy.file_name().context("a copy has a name")?;
     link(Path::new(target), &directory.join(role.name()))
 }
 
-pub fn forget(directory: &Path, role: Role) -> io::Result<()> {
+pub fn forget(directory: &Path, role: BinaryRole) -> io::Result<()> {
     match fs::remove_file(directory.join(role.name())) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -132,7 +132,7 @@ fn write(source: &Path, fresh: &Path) -> io::Result<()> {
 /// Removes the copies that nothing runs from and that have no role, and what other processes left
 /// unfinished.
 pub fn prune(directory: &Path, in_use: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
-    let roles = [Role::Current, Role::Previous, Role::Candidate];
+    let roles = [BinaryRole::Current, BinaryRole::Previous, BinaryRole::Candidate];
     let named: BTreeSet<PathBuf> =
         roles.into_iter().filter_map(|role| named(directory, role)).collect();
     for entry in fs::read_dir(directory)? {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_fails_leaves_nothing() {
+    fn a_copy_that_fails_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().join("bin");
         // It is opened like a file, but reading it fails.
@@ -184,21 +184,21 @@ mod tests {
             install(&source, &bin).unwrap()
         };
         let [one, two, three] = ["one", "two", "three"].map(copy_of);
-        name(&bin, Role::Current, &one).unwrap();
-        name(&bin, Role::Current, &two).unwrap();
-        name(&bin, Role::Previous, &one).unwrap();
+        name(&bin, BinaryRole::Current, &one).unwrap();
+        name(&bin, BinaryRole::Current, &two).unwrap();
+        name(&bin, BinaryRole::Previous, &one).unwrap();
         let (ours, left) = (bin.join(format!("{}0", unfinished())), bin.join("new-0-0"));
         for unfinished in [&ours, &left] {
             fs::write(unfinished, "half").unwrap();
         }
         prune(&bin, &BTreeSet::new()).unwrap();
         assert!(ours.exists() && !left.exists());
-        assert_eq!(named(&bin, Role::Current), Some(two.clone()));
+        assert_eq!(named(&bin, BinaryRole::Current), Some(two.clone()));
         assert_eq!(fs::read(bin.join("cortex")).unwrap(), b"two");
         assert!(one.exists() && two.exists() && !three.exists());
-        forget(&bin, Role::Previous).unwrap();
-        forget(&bin, Role::Previous).unwrap();
+        forget(&bin, BinaryRole::Previous).unwrap();
+        forget(&bin, BinaryRole::Previous).unwrap();
         prune(&bin, &BTreeSet::from([three])).unwrap();
-        assert!(!one.exists() && named(&bin, Role::Previous).is_none());
+        assert!(!one.exists() && named(&bin, BinaryRole::Previous).is_none());
     }
 }

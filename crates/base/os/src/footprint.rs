@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn code_comes_back() {
+    fn code_that_was_let_go_comes_back_when_it_runs() {
         let_go();
         only_the_programs_code_is_found();
     }

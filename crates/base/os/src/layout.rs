@@ -57,7 +57,7 @@ impl DataDirectory {
         self.root.join("etcd").join(identity).join("values")
     }
 
-    /// Returns the certificate that the Redis face makes for itself.
+    /// Returns the certificate that the Redis listener makes for itself.
     pub fn face_certificate(&self) -> PathBuf {
         self.root.join("redis-tls")
     }

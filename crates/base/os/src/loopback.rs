@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_listener_is_told_its_connections_inherit() {
+    fn connections_inherit_the_options_of_their_listener() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         ease(&listener, address.ip());

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared_port::Bound;
+use crate::shared_port::BoundListeners;
 
 /// The version of the format in which one process hands over to the next.
 pub const FORMAT: u32 = 1;
@@ -27,7 +27,7 @@ const SOCKETS_MAX: usize = 65_536;
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct PassingHead {
     v: u32,
     listeners: Vec<Row>,
 }
@@ -39,12 +39,12 @@ struct Row {
     count: usize,
 }
 
-pub fn send(stream: &UnixStream, bound: &Bound) -> anyhow::Result<()> {
+pub fn send(stream: &UnixStream, bound: &BoundListeners) -> anyhow::Result<()> {
     let row = |(address, all): (&SocketAddr, &Vec<TcpListener>)| Row {
         address: *address,
         count: all.len(),
     };
-    let head = Head { v: FORMAT, listeners: bound.iter().map(row).collect() };
+    let head = PassingHead { v: FORMAT, listeners: bound.iter().map(row).collect() };
     let mut line = serde_json::to_vec(&head)?;
     line.push(b'\n');
     (&*stream).write_all(&line).context("the list of sockets")?;
@@ -60,9 +60,9 @@ pub fn send(stream: &UnixStream, bound: &Bound) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn receive(stream: &UnixStream) -> anyhow::Result<Bound> {
+pub fn receive(stream: &UnixStream) -> anyhow::Result<BoundListeners> {
     let head = read_line(stream).context("the list of sockets")?;
-    let head: Head = serde_json::from_slice(&head).context("the list of sockets")?;
+    let head: PassingHead = serde_json::from_slice(&head).context("the list of sockets")?;
     ensure!(
         head.v == FORMAT,
         "the process before hands over in version {}, and this one takes {} to {}: go by a \
@@ -81,7 +81,7 @@ pub fn receive(stream: &UnixStream) -> anyhow::Result<Bound> {
         sockets.extend(some);
     }
     let mut sockets = sockets.into_iter();
-    let mut bound = Bound::new();
+    let mut bound = BoundListeners::new();
     for row in head.listeners {
         let its: Vec<TcpListener> = sockets.by_ref().take(row.count).map(Into::into).collect();
         bound.insert(row.address, its);

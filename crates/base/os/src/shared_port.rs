@@ -45,7 +45,7 @@ pub fn is_short(error: &io::Error) -> bool {
 }
 
 /// Listening sockets by the address that was asked for.
-pub type Bound = BTreeMap<SocketAddr, Vec<TcpListener>>;
+pub type BoundListeners = BTreeMap<SocketAddr, Vec<TcpListener>>;
 
 /// The listening sockets of a process. A duplicate of each is kept: a listener that a part drops
 /// goes on taking connections into the kernel's queue until it is released here, too.
@@ -56,14 +56,14 @@ pub struct Listeners {
 
 #[derive(Debug, Default)]
 struct Inner {
-    open: Bound,
+    open: BoundListeners,
     /// The sockets inherited from the process before, until the part that needs one asks for it.
-    inherited: Bound,
+    inherited: BoundListeners,
 }
 
 impl Listeners {
-    pub fn inheriting(inherited: Bound) -> Listeners {
-        Listeners { inner: Mutex::new(Inner { open: Bound::new(), inherited }) }
+    pub fn inheriting(inherited: BoundListeners) -> Listeners {
+        Listeners { inner: Mutex::new(Inner { open: BoundListeners::new(), inherited }) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -115,7 +115,7 @@ impl Listeners {
     }
 
     /// Returns all sockets, for the process after this one.
-    pub fn hand_over(&self) -> Bound {
+    pub fn hand_over(&self) -> BoundListeners {
         let Inner { open, inherited } = std::mem::take(&mut *self.inner());
         inherited.into_iter().chain(open).collect()
     }

@@ -23,7 +23,7 @@ pub type BoxedStream = Box<dyn Stream>;
 
 /// The purpose of a stream between two members. The kinds are told apart before anything is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StreamKind {
     /// Files of an application that moves.
     Files,
     /// A checker's questions about instances.
@@ -32,12 +32,12 @@ pub enum Kind {
     Call,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Files, Kind::Probe, Kind::Call];
+impl StreamKind {
+    pub const ALL: [StreamKind; 3] = [StreamKind::Files, StreamKind::Probe, StreamKind::Call];
 }
 
 /// A function that takes a stream that another member opened.
-pub type Serve = Box<dyn Fn(NodeId, BoxedStream) + Send + Sync>;
+pub type ServeStream = Box<dyn Fn(NodeId, BoxedStream) + Send + Sync>;
 
 #[async_trait]
 pub trait Members: Send + Sync {
@@ -56,8 +56,8 @@ pub trait Members: Send + Sync {
     fn is_joining(&self) -> bool;
 
     /// Passes streams of this kind to `serve` from now on. The first registration stays.
-    fn serve(&self, kind: Kind, serve: Serve);
+    fn serve(&self, kind: StreamKind, serve: ServeStream);
 
     /// Opens a stream to another member, whose identity is proven.
-    async fn open(&self, node: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream>;
+    async fn open(&self, node: &NodeId, kind: StreamKind) -> anyhow::Result<BoxedStream>;
 }

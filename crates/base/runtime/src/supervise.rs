@@ -16,7 +16,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The time after which a part is taken to have started well: its next pause is short again.
 const RAN_WELL: Duration = Duration::from_secs(30);
 
-type Start = Box<dyn FnMut() -> Boxed<anyhow::Result<()>> + Send>;
+type StartPart = Box<dyn FnMut() -> Boxed<anyhow::Result<()>> + Send>;
 
 /// Runs `start` again and again; returns when one run ends without a fault.
 pub fn supervise<F, R>(part: &'static str, mut start: F) -> Boxed<()>
@@ -27,7 +27,7 @@ where
     task::boxed(keep(part, Box::new(move || task::boxed(start()))))
 }
 
-async fn keep(part: &'static str, mut start: Start) {
+async fn keep(part: &'static str, mut start: StartPart) {
     let mut pause = PAUSE_MIN;
     loop {
         let began = Instant::now();

@@ -33,18 +33,18 @@ use model::{
 
 use crate::last_words;
 use crate::placement::Hold;
-use crate::restart::History;
+use crate::restart::FailureHistory;
 use building::Artefacts;
-pub use building::{BUILDERS_MAX, Candidate};
+pub use building::{BUILDERS_MAX, BuildCandidate};
 pub use builds::BUILDS_KEPT;
-pub use contract::{Adopted, Effect, Event, Exit, Failure, IncarnationId, Mistake};
+pub use contract::{Adopted, Effect, Event, Exit, IncarnationId, Mistake, StepFailure};
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
 pub use rollout::{EXITS_MAX, merge};
-use slot::{Phase, Place, Slot};
+use slot::{Phase, SlotId, SlotState};
 use taking_back::Watched;
-pub use taking_back::{SERVES_WELL_AFTER, Taken, taken_back};
+pub use taking_back::{SERVES_WELL_AFTER, TakeBackProgress, taken_back};
 pub use words::LAST_WORDS_BYTES_MAX;
 
 /// Lines of an output in the platform's log, which people read: as many as show what went wrong,
@@ -90,13 +90,13 @@ pub struct Application {
     artefacts: Artefacts,
     /// A release that is being rolled out and could not be started here: others try.
     unfit_for: Option<ReleaseId>,
-    slots: BTreeMap<Place, Slot>,
+    slots: BTreeMap<SlotId, SlotState>,
     /// The places of this node; `None` if all places are this node's.
-    held: Option<BTreeMap<Place, Hold>>,
+    held: Option<BTreeMap<SlotId, Hold>>,
     elsewhere: Elsewhere,
     /// Processes without a claim, each with the time at which it was told to stop.
     strays: BTreeMap<IncarnationId, Timestamp>,
-    verdicts: BTreeMap<Place, Seen>,
+    verdicts: BTreeMap<SlotId, Seen>,
     /// Claims as they were read, until processes are adopted.
     read: BTreeMap<InstanceId, Claim>,
     adopted: bool,
@@ -112,9 +112,9 @@ pub struct Application {
 
 #[derive(Clone, Debug)]
 enum Build {
-    Running(History),
+    Running(FailureHistory),
     Done,
-    Failed(History),
+    Failed(FailureHistory),
 }
 
 #[derive(Debug)]

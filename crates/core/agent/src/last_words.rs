@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_left_as_it_is() {
+    fn output_that_fits_is_left_as_it_is() {
         assert_eq!(pick("one\n\ntwo\n", 10, BYTES), "one\n\ntwo");
         assert_eq!(pick("", 10, BYTES), "");
         assert_eq!(pick("\n\n", 10, BYTES), "");

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_after_the_last_word_of_a_node() {
+    fn a_lease_ends_some_time_after_the_last_renewal() {
         let second = Some(Duration::from_secs(1));
         let mut lease = Lease::new(second, Timestamp(0));
         assert_eq!(lease.end(), Some(Timestamp(1_000)));

@@ -17,10 +17,10 @@ use std::time::Duration;
 use model::instance::Offer;
 use model::{ApplicationName, Claim, InstanceId, Machine, NodeId, Timestamp};
 
-pub use claims::Place;
-use claims::{Claims, Seen, Standing};
+pub use claims::SlotId;
+use claims::{ClaimStanding, ClaimView, Claims};
 use field::{Field, Seat};
-use node::Node;
+use node::ObservedNode;
 pub use node::{NodeView, UNHEARD_MAX, capacity};
 use shed::Shedding;
 pub use wanted::{SLOTS_MAX, Wanted, count, wanted};
@@ -55,7 +55,7 @@ pub enum Effect {
     /// effect.
     Live(BTreeSet<NodeId>),
     /// All places that this node holds of an application from now on.
-    Hold { application: ApplicationName, places: BTreeMap<Place, Hold> },
+    Hold { application: ApplicationName, places: BTreeMap<SlotId, Hold> },
 }
 
 /// The way in which a place is held.
@@ -67,7 +67,7 @@ pub enum Hold {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldSlot {
     since: Timestamp,
     offer: Option<(Offer, Timestamp)>,
     /// The time before which there is no other offer, as one that was taken back may still be under
@@ -75,9 +75,9 @@ struct Held {
     offered_again: Timestamp,
 }
 
-impl Held {
-    fn new(since: Timestamp) -> Held {
-        Held { since, offer: None, offered_again: Timestamp(0) }
+impl HeldSlot {
+    fn new(since: Timestamp) -> HeldSlot {
+        HeldSlot { since, offer: None, offered_again: Timestamp(0) }
     }
 }
 
@@ -85,14 +85,14 @@ impl Held {
 #[derive(Debug)]
 pub struct Placement {
     node: NodeId,
-    nodes: BTreeMap<NodeId, Node>,
+    nodes: BTreeMap<NodeId, ObservedNode>,
     wanted: BTreeMap<ApplicationName, Wanted>,
     claims: Claims,
-    held: BTreeMap<ApplicationName, BTreeMap<Place, Held>>,
+    held: BTreeMap<ApplicationName, BTreeMap<SlotId, HeldSlot>>,
     live: BTreeSet<NodeId>,
-    told: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
+    told: BTreeMap<ApplicationName, BTreeMap<SlotId, Hold>>,
     /// The slots that nobody runs, or that are offered, and since when.
-    free: BTreeMap<(ApplicationName, Place), Timestamp>,
+    free: BTreeMap<(ApplicationName, SlotId), Timestamp>,
     unfit: BTreeMap<ApplicationName, Timestamp>,
     paused: BTreeSet<ApplicationName>,
     shedding: Shedding,
@@ -133,7 +133,7 @@ impl Placement {
                     node.view = view;
                     return changed;
                 }
-                let mut node = Node::new(view, now);
+                let mut node = ObservedNode::new(view, now);
                 if id == self.node {
                     node.set_alive(now, true);
                 }
@@ -156,7 +156,7 @@ impl Placement {
             }
             Event::Read => {
                 self.read = true;
-                self.nodes.values_mut().for_each(Node::was_there);
+                self.nodes.values_mut().for_each(ObservedNode::was_there);
                 self.resume(now);
             }
             Event::Unfit(name) => drop(self.unfit.insert(name, now)),
@@ -172,10 +172,12 @@ impl Placement {
     /// Resumes what an earlier process of this node claimed: it is still this node's own.
     fn resume(&mut self, now: Timestamp) {
         let own = self.claims.all().filter(|(_, _, node, _)| **node == self.node);
-        for (name, place, _, seen) in own.filter(|(.., seen)| seen.standing != Standing::Leaving) {
+        for (name, place, _, seen) in
+            own.filter(|(.., seen)| seen.standing != ClaimStanding::Leaving)
+        {
             // A claim from a clock that was ahead then must not keep it here until that time has
             // come.
-            let mut held = Held::new(seen.claimed_at.min(now));
+            let mut held = HeldSlot::new(seen.claimed_at.min(now));
             held.offer = seen.offer.map(|offer| (offer, now));
             self.held.entry(name.clone()).or_default().insert(place.clone(), held);
         }
@@ -200,13 +202,13 @@ impl Placement {
             self.shed(now);
         }
         self.tell(now);
-        let next = self.nodes.values().map(Node::lost_at).filter(|at| *at > now).min();
+        let next = self.nodes.values().map(ObservedNode::lost_at).filter(|at| *at > now).min();
         if let Some(next) = next {
             self.wake_at(next);
         }
     }
 
-    fn is_wanted(&self, name: &ApplicationName, place: &Place) -> bool {
+    fn is_wanted(&self, name: &ApplicationName, place: &SlotId) -> bool {
         let wanted = self.wanted.get(name).and_then(|wanted| wanted.counts.get(&place.0));
         wanted.is_some_and(|count| (1..=*count.min(&SLOTS_MAX)).contains(&place.1))
     }
@@ -239,7 +241,7 @@ impl Placement {
             }
             for (process, count) in &wanted.counts {
                 for slot in 1..=(*count).min(SLOTS_MAX) {
-                    held.entry((process.clone(), slot)).or_insert_with(|| Held::new(now));
+                    held.entry((process.clone(), slot)).or_insert_with(|| HeldSlot::new(now));
                 }
             }
         }
@@ -247,11 +249,11 @@ impl Placement {
     }
 
     /// Returns this node's claim as it is on record, or is about to be.
-    fn own(&self, name: &ApplicationName, place: &Place, held: &Held) -> Seen {
+    fn own(&self, name: &ApplicationName, place: &SlotId, held: &HeldSlot) -> ClaimView {
         let recorded = self.claims.on(name, place).find(|(node, _)| **node == self.node);
-        let recorded = recorded.filter(|(_, seen)| seen.standing != Standing::Leaving);
-        let own = recorded.map_or_else(|| Seen::fresh(held.since), |(_, seen)| seen.clone());
-        Seen { offer: held.offer.map(|(offer, _)| offer), ..own }
+        let recorded = recorded.filter(|(_, seen)| seen.standing != ClaimStanding::Leaving);
+        let own = recorded.map_or_else(|| ClaimView::fresh(held.since), |(_, seen)| seen.clone());
+        ClaimView { offer: held.offer.map(|(offer, _)| offer), ..own }
     }
 
     /// Returns other nodes' claims that count.
@@ -259,16 +261,17 @@ impl Placement {
         &'a self,
         now: Timestamp,
         name: &ApplicationName,
-        place: &Place,
-    ) -> impl Iterator<Item = (&'a NodeId, &'a Node, &'a Seen)> {
+        place: &SlotId,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a ObservedNode, &'a ClaimView)> {
         self.claims.on(name, place).filter_map(move |(id, seen)| {
             let node = self.nodes.get(id).filter(|node| node.holds(now))?;
-            (*id != self.node && seen.standing != Standing::Leaving).then_some((id, node, seen))
+            (*id != self.node && seen.standing != ClaimStanding::Leaving)
+                .then_some((id, node, seen))
         })
     }
 
     fn field(&self, now: Timestamp) -> Field {
-        let seat = |(id, node): (&NodeId, &Node)| {
+        let seat = |(id, node): (&NodeId, &ObservedNode)| {
             let NodeView { capacity, load, .. } = node.view;
             Seat::new(id.clone(), capacity, load, node.takes(now))
         };
@@ -279,20 +282,21 @@ impl Placement {
             }
         };
         for (_, _, node, seen) in self.claims.all() {
-            if *node != self.node && seen.standing != Standing::Leaving {
-                count(node, seen.standing == Standing::Ready);
+            if *node != self.node && seen.standing != ClaimStanding::Leaving {
+                count(node, seen.standing == ClaimStanding::Ready);
             }
         }
         for (name, places) in &self.held {
             for (place, held) in places {
-                count(&self.node, self.own(name, place, held).standing == Standing::Ready);
+                count(&self.node, self.own(name, place, held).standing == ClaimStanding::Ready);
             }
         }
         Field::new(seats)
     }
 
     fn tell(&mut self, now: Timestamp) {
-        let hold = |held: &Held| held.offer.map_or(Hold::Keep, |(offer, _)| Hold::Offered(offer));
+        let hold =
+            |held: &HeldSlot| held.offer.map_or(Hold::Keep, |(offer, _)| Hold::Offered(offer));
         let mut live: BTreeSet<NodeId> = self
             .nodes
             .iter()
@@ -300,7 +304,7 @@ impl Placement {
             .map(|(id, _)| id.clone())
             .collect();
         live.insert(self.node.clone());
-        let mut holds: BTreeMap<ApplicationName, BTreeMap<Place, Hold>> = BTreeMap::new();
+        let mut holds: BTreeMap<ApplicationName, BTreeMap<SlotId, Hold>> = BTreeMap::new();
         for (name, places) in &self.held {
             let places = places.iter().map(|(place, held)| (place.clone(), hold(held)));
             holds.insert(name.clone(), places.collect());

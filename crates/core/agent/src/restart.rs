@@ -23,12 +23,12 @@ pub const CRASH_LOOP_FAILURES: u32 = 5;
 pub const CRASH_LOOP_BACKOFF_MIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History {
+pub struct FailureHistory {
     failures: u32,
     not_before: Timestamp,
 }
 
-impl History {
+impl FailureHistory {
     /// Notes a failure; `lived` is how long it was ready before it failed.
     pub fn failed(&mut self, now: Timestamp, lived: Duration) {
         if lived >= LIVED_WELL {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn check(lives_s: &[u64], expected_s: u64, crash_loop: bool) {
-        let mut history = History::default();
+        let mut history = FailureHistory::default();
         let now = Timestamp(1_000_000);
         for life in lives_s {
             history.failed(now, Duration::from_secs(*life));

@@ -26,7 +26,7 @@ pub struct Picture {
 
 /// The progress of a roll.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RollStanding {
     /// Nothing was asked for.
     None,
     Finished,
@@ -45,21 +45,21 @@ pub enum Standing {
 }
 
 impl Picture {
-    pub fn standing(&self, now: Timestamp) -> Standing {
-        let Some(roll) = &self.roll else { return Standing::None };
+    pub fn standing(&self, now: Timestamp) -> RollStanding {
+        let Some(roll) = &self.roll else { return RollStanding::None };
         for node in &roll.nodes {
             let phase = self.phase(roll, node);
             if matches!(phase, Some(TrialPhase::Returned | TrialPhase::Refused)) {
-                return Standing::Stopped(node.clone());
+                return RollStanding::Stopped(node.clone());
             }
         }
         let mut settled = None;
         for node in &roll.nodes {
             let alive = self.alive.contains(node);
             match self.phase(roll, node) {
-                Some(TrialPhase::Trying) => return Standing::Trying(node.clone()),
+                Some(TrialPhase::Trying) => return RollStanding::Trying(node.clone()),
                 // This holds also for one that was done: the binary may be what ended it.
-                _ if !alive => return Standing::Down(node.clone()),
+                _ if !alive => return RollStanding::Down(node.clone()),
                 Some(TrialPhase::Done) => {
                     let trial = self.trial(roll, node);
                     let until = trial.map(|trial| Timestamp(trial.since.0 + SETTLE_MS));
@@ -67,13 +67,13 @@ impl Picture {
                 }
                 Some(_) | None => {
                     return match settled.filter(|until| *until > now) {
-                        Some(until) => Standing::Settling { until },
-                        None => Standing::Turn(node.clone()),
+                        Some(until) => RollStanding::Settling { until },
+                        None => RollStanding::Turn(node.clone()),
                     };
                 }
             }
         }
-        Standing::Finished
+        RollStanding::Finished
     }
 
     /// Returns how far a node's trial is; `None` if it has not begun.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{Generation, InstanceId, Machine, NodeId, Timestamp};
 
@@ -13,8 +13,9 @@ use crate::mutants;
 /// Witnesses that must agree, as one checker may be wrong alone.
 pub const WITNESSES_NEEDED: usize = 2;
 
+/// Something that the jury is told and that may change what it believes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum Evidence {
     /// The incarnation of an instance of this node that is up; `None` if none is any more.
     Ready(InstanceId, Option<Generation>),
     /// What another node's checker says of it.
@@ -48,21 +49,21 @@ impl Jury {
         Jury::default()
     }
 
-    fn note(&mut self, said: Said) -> Option<InstanceId> {
+    fn note(&mut self, said: Evidence) -> Option<InstanceId> {
         match said {
-            Said::Ready(instance, Some(generation)) => {
+            Evidence::Ready(instance, Some(generation)) => {
                 self.ready.insert(instance.clone(), generation);
                 Some(instance)
             }
-            Said::Ready(instance, None) => {
+            Evidence::Ready(instance, None) => {
                 self.ready.remove(&instance);
                 Some(instance)
             }
-            Said::Testimony(instance, node, Some(verdict)) => {
+            Evidence::Testimony(instance, node, Some(verdict)) => {
                 self.testimonies.entry(instance.clone()).or_default().insert(node, verdict);
                 Some(instance)
             }
-            Said::Testimony(instance, node, None) => {
+            Evidence::Testimony(instance, node, None) => {
                 if let Some(said) = self.testimonies.get_mut(&instance) {
                     said.remove(&node);
                     if said.is_empty() {
@@ -71,15 +72,15 @@ impl Jury {
                 }
                 Some(instance)
             }
-            Said::Checkers(nodes) => {
+            Evidence::Checkers(nodes) => {
                 self.checkers = nodes;
                 None
             }
-            Said::Alive(nodes) => {
+            Evidence::Alive(nodes) => {
                 self.alive = nodes;
                 None
             }
-            Said::Written(instance, verdict) => {
+            Evidence::Written(instance, verdict) => {
                 self.written.insert(instance.clone(), verdict);
                 Some(instance)
             }
@@ -123,15 +124,16 @@ impl Jury {
         let all = self.testimonies.get(instance)?.iter();
         let against: Vec<(&NodeId, &Verdict)> = all
             .filter(|(node, verdict)| heard(node) && verdict.generation == generation)
-            .filter(|(_, verdict)| verdict.health != Health::Healthy)
+            .filter(|(_, verdict)| verdict.health != HealthState::Healthy)
             .collect();
         let (_, first) = against.first().filter(|_| against.len() >= self.needed())?;
-        let gone = against.iter().filter(|(_, verdict)| verdict.health == Health::Gone).count();
+        let gone =
+            against.iter().filter(|(_, verdict)| verdict.health == HealthState::Gone).count();
         let names: Vec<&str> = against.iter().map(|(node, _)| node.as_str()).collect();
         Some(Verdict {
             v: RECORD_VERSION,
             generation,
-            health: if gone >= self.needed() { Health::Gone } else { Health::Failing },
+            health: if gone >= self.needed() { HealthState::Gone } else { HealthState::Failing },
             detail: format!("{} (seen by the checkers of {})", first.detail, names.join(", ")),
             changed_at: now,
             unknown: Unknown::new(),
@@ -140,10 +142,10 @@ impl Jury {
 }
 
 impl Machine for Jury {
-    type Event = Said;
+    type Event = Evidence;
     type Effect = Ruling;
 
-    fn handle(&mut self, now: Timestamp, said: Said, rulings: &mut Vec<Ruling>) {
+    fn handle(&mut self, now: Timestamp, said: Evidence, rulings: &mut Vec<Ruling>) {
         match self.note(said) {
             Some(instance) => self.rule(now, instance, rulings),
             None => {
@@ -162,7 +164,10 @@ impl Machine for Jury {
 
     fn check_invariants(&self) {
         for (instance, verdict) in &self.written {
-            assert!(verdict.health != Health::Healthy, "{instance}: nothing written means healthy");
+            assert!(
+                verdict.health != HealthState::Healthy,
+                "{instance}: nothing written means healthy"
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ pub mod probe;
 mod schedule;
 mod witness;
 
-pub use jury::{Jury, Ruling, Said, WITNESSES_NEEDED};
-pub use probe::{Method, Outcome, Target};
+pub use jury::{Evidence, Jury, Ruling, WITNESSES_NEEDED};
+pub use probe::{Method, ProbeOutcome, Target};
 pub use schedule::{Checker, Effect, Event, PROBES_AT_ONCE_MAX};
 pub use witness::{WITNESSES_MAX, Witnessed, is_witness};

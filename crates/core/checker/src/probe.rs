@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::Generation;
-use model::probe::Health;
+use model::probe::HealthState;
 
 /// Probes in a row that find nothing before an instance is gone: refused once may be an overflowing
 /// backlog; refused twice, a moment apart, is a listener gone.
@@ -38,7 +38,7 @@ pub enum Method {
 
 /// What one probe saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     Well,
     /// Nothing is there: connection refused, no such process.
     Absent {
@@ -55,29 +55,29 @@ pub enum Outcome {
 
 /// The counts of bad probes in a row, which decide; a single good probe clears both.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct BadProbes {
     absent: u32,
     unwell: u32,
 }
 
-impl Tally {
+impl BadProbes {
     /// Counts an outcome and returns the verdict that it leads to; `None` while it is still in
     /// doubt.
-    pub fn count(&mut self, outcome: &Outcome) -> Option<Health> {
+    pub fn count(&mut self, outcome: &ProbeOutcome) -> Option<HealthState> {
         match outcome {
-            Outcome::Well => {
-                *self = Tally::default();
-                Some(Health::Healthy)
+            ProbeOutcome::Well => {
+                *self = BadProbes::default();
+                Some(HealthState::Healthy)
             }
             // Only a deliberate mistake counts it, see `Checker`.
-            Outcome::Absent { .. } | Outcome::Unreached => {
+            ProbeOutcome::Absent { .. } | ProbeOutcome::Unreached => {
                 self.absent = self.absent.saturating_add(1);
-                (self.absent >= GONE_AFTER).then_some(Health::Gone)
+                (self.absent >= GONE_AFTER).then_some(HealthState::Gone)
             }
-            Outcome::Unwell { .. } => {
+            ProbeOutcome::Unwell { .. } => {
                 self.absent = 0;
                 self.unwell = self.unwell.saturating_add(1);
-                (self.unwell >= FAILING_AFTER).then_some(Health::Failing)
+                (self.unwell >= FAILING_AFTER).then_some(HealthState::Failing)
             }
         }
     }
@@ -91,14 +91,14 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn check(outcomes: &str, expected: Option<Health>) {
-        let mut tally = Tally::default();
+    fn check(outcomes: &str, expected: Option<HealthState>) {
+        let mut tally = BadProbes::default();
         let mut last = None;
         for outcome in outcomes.chars() {
             last = tally.count(&match outcome {
-                'w' => Outcome::Well,
-                'a' => Outcome::Absent { detail: String::new() },
-                _ => Outcome::Unwell { detail: String::new() },
+                'w' => ProbeOutcome::Well,
+                'a' => ProbeOutcome::Absent { detail: String::new() },
+                _ => ProbeOutcome::Unwell { detail: String::new() },
             });
         }
         assert_eq!(last, expected, "{outcomes}");
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn verdicts_need_several_probes_in_a_row() {
-        check("w", Some(Health::Healthy));
+        check("w", Some(HealthState::Healthy));
         check("a", None);
-        check("aa", Some(Health::Gone));
+        check("aa", Some(HealthState::Gone));
         check("awa", None);
         check("uu", None);
-        check("uuu", Some(Health::Failing));
+        check("uuu", Some(HealthState::Failing));
         check("uuua", None);
-        check("uuuw", Some(Health::Healthy));
+        check("uuuw", Some(HealthState::Healthy));
         check("aua", None);
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{Generation, InstanceId, Machine, Timestamp};
 
 use crate::mutants;
-use crate::probe::{Outcome, RECHECK, Tally, Target};
+use crate::probe::{BadProbes, ProbeOutcome, RECHECK, Target};
 
 /// Probes that run at once. Each holds a socket; a node with hundreds of instances still finishes a
 /// round in time.
@@ -28,7 +28,7 @@ pub enum Event<I = InstanceId> {
     /// The router could not reach it: it is probed at once.
     Suspect(I, Generation),
     /// The answer to `Effect::Probe`.
-    Probed { instance: I, generation: Generation, outcome: Outcome },
+    Probed { instance: I, generation: Generation, outcome: ProbeOutcome },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +50,7 @@ pub struct Checker<I = InstanceId> {
     /// The state of the chance that spreads probes of instances that came together; seeded from
     /// outside.
     random: u64,
-    watched: BTreeMap<I, Watched>,
+    watched: BTreeMap<I, WatchedInstance>,
     /// The same instances by the time of their next step.
     due: BTreeSet<(Timestamp, I)>,
     written: BTreeMap<I, Verdict>,
@@ -58,9 +58,9 @@ pub struct Checker<I = InstanceId> {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedInstance {
     target: Target,
-    tally: Tally,
+    tally: BadProbes,
     next: Timestamp,
     probing: bool,
 }
@@ -104,8 +104,8 @@ impl<I: Clone + Ord> Checker<I> {
         }
         let next = now.after(self.jitter(target.interval));
         self.due.insert((next, instance.clone()));
-        let tally = Tally::default();
-        self.watched.insert(instance, Watched { target, tally, next, probing: false });
+        let tally = BadProbes::default();
+        self.watched.insert(instance, WatchedInstance { target, tally, next, probing: false });
     }
 
     fn forget(&mut self, instance: &I) {
@@ -138,7 +138,7 @@ impl<I: Clone + Ord> Checker<I> {
         now: Timestamp,
         instance: I,
         generation: Generation,
-        outcome: &Outcome,
+        outcome: &ProbeOutcome,
         effects: &mut Vec<Effect<I>>,
     ) {
         let Some(watched) = self.watched.get_mut(&instance) else { return };
@@ -147,8 +147,8 @@ impl<I: Clone + Ord> Checker<I> {
         }
         watched.probing = false;
         self.probing -= 1;
-        if *outcome == Outcome::Unreached && !mutants::active(mutants::SILENCE_IS_GONE) {
-            watched.tally = Tally::default();
+        if *outcome == ProbeOutcome::Unreached && !mutants::active(mutants::SILENCE_IS_GONE) {
+            watched.tally = BadProbes::default();
             let wait = watched.target.interval;
             self.schedule(&instance, now.after(wait));
             if self.written.remove(&instance).is_some() {
@@ -162,14 +162,14 @@ impl<I: Clone + Ord> Checker<I> {
         let Some(health) = health else { return };
         let said = self.written.get(&instance);
         // Nothing written means healthy: what was never ill needs no record.
-        let before = said.map_or(Health::Healthy, |verdict| verdict.health);
+        let before = said.map_or(HealthState::Healthy, |verdict| verdict.health);
         if before == health && said.is_none_or(|verdict| verdict.generation == generation) {
             return;
         }
         let detail = match outcome {
-            Outcome::Well => "answers".into(),
-            Outcome::Absent { detail } | Outcome::Unwell { detail } => detail.clone(),
-            Outcome::Unreached => "its node is silent".into(),
+            ProbeOutcome::Well => "answers".into(),
+            ProbeOutcome::Absent { detail } | ProbeOutcome::Unwell { detail } => detail.clone(),
+            ProbeOutcome::Unreached => "its node is silent".into(),
         };
         let verdict = Verdict {
             v: RECORD_VERSION,

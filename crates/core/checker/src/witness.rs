@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_testify_and_work_is_shared() {
+    fn a_few_checkers_testify_and_share_the_work() {
         let all = nodes(10);
         let mut given = vec![0; all.len()];
         for slot in 1..=100 {

@@ -30,7 +30,7 @@ pub enum Decision {
 
 /// What is known of one entry.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct CronEntry<'a> {
     pub application: &'a ApplicationName,
     pub name: &'a str,
     pub schedule: &'a Schedule,
@@ -47,7 +47,7 @@ pub struct Entry<'a> {
 
 /// Decides what to do about an entry. Among nodes that see each other only one runs it; times that
 /// passed meanwhile come to one run.
-pub fn decide(now: Timestamp, node: &NodeId, able: &[NodeId], entry: &Entry<'_>) -> Decision {
+pub fn decide(now: Timestamp, node: &NodeId, able: &[NodeId], entry: &CronEntry<'_>) -> Decision {
     let owner = owner(entry.application, entry.name, able);
     if entry.running || owner != Some(node) {
         return Decision::Nothing;

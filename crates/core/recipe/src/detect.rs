@@ -49,7 +49,7 @@ pub enum DetectError {
     Manifest(#[from] ManifestError),
     #[error(transparent)]
     Procfile(#[from] ProcfileError),
-    #[error("the Procfile is no UTF-8 text of at most 256 KiB: save it as UTF-8")]
+    #[error("the Procfile is not UTF-8 text of at most 256 KiB: save it as UTF-8")]
     ProcfileUnreadable,
 }
 

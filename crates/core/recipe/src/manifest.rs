@@ -167,7 +167,7 @@ fn text<'a>(tree: &'a SourceTree, file: &'static str) -> Result<Option<&'a str>,
             None => Err(ManifestError {
                 file,
                 why: format!(
-                    "it is no UTF-8 text of at most {} KiB: save it as UTF-8",
+                    "it is not UTF-8 text of at most {} KiB: save it as UTF-8",
                     crate::source::TEXT_BYTES_MAX / 1024
                 ),
             }),

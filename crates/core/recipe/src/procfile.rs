@@ -180,7 +180,7 @@ mod tests {
             ("my web: a", "Procfile line 1: 'my web: a' is not of the form"),
             ("web:", "Procfile line 1: 'web' has no command"),
             ("# only\n", "names no process type"),
-            ("cron: 61 * * * * x", "Procfile line 1: 'cron': '61' is no minute"),
+            ("cron: 61 * * * * x", "Procfile line 1: 'cron': '61' is not a valid minute"),
             ("cron: 1 * * * *", "there is no command"),
         ] {
             let error = parse(text).unwrap_err().to_string();

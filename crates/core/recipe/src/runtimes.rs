@@ -7,7 +7,7 @@ use model::Recipe;
 use model::release::Runtime;
 
 use crate::source::SourceTree;
-use crate::versions::{Dialect, Range, Version};
+use crate::versions::{Dialect, ProgramVersion, VersionRange};
 
 /// Characters of a range, more than people write.
 const WANTED_CHARS_MAX: usize = 100;
@@ -96,30 +96,30 @@ impl Language {
 }
 
 /// Returns what `wanted` of a record means; `None` if this language has no such range.
-pub fn range(language: Language, wanted: &str) -> Option<Range> {
+pub fn range(language: Language, wanted: &str) -> Option<VersionRange> {
     let wanted = wanted.trim();
     if language == Node {
         if ["node", "stable", "latest", "current"].contains(&wanted) {
-            return Range::parse(Dialect::Npm, "*");
+            return VersionRange::parse(Dialect::Npm, "*");
         }
         if wanted == "lts" || wanted == "lts/*" {
             let all: Vec<String> = LONG_TERM.iter().map(|(_, major)| major.to_string()).collect();
-            return Range::parse(Dialect::Npm, &all.join(" || "));
+            return VersionRange::parse(Dialect::Npm, &all.join(" || "));
         }
         if let Some(name) = wanted.strip_prefix("lts/").or_else(|| wanted.strip_prefix("lts-")) {
             let (_, major) =
                 LONG_TERM.iter().find(|(known, _)| name.eq_ignore_ascii_case(known))?;
-            return Range::parse(Dialect::Npm, &major.to_string());
+            return VersionRange::parse(Dialect::Npm, &major.to_string());
         }
     }
     if wanted == "latest" {
-        return Range::parse(language.dialect(), "*");
+        return VersionRange::parse(language.dialect(), "*");
     }
-    Range::parse(language.dialect(), wanted)
+    VersionRange::parse(language.dialect(), wanted)
 }
 
 /// Returns whether `version` is what `runtime` asks for. What is not understood holds nothing back.
-pub fn fits(language: Language, runtime: &Runtime, version: &Version) -> bool {
+pub fn fits(language: Language, runtime: &Runtime, version: &ProgramVersion) -> bool {
     range(language, &runtime.wanted).is_none_or(|range| range.holds(version))
 }
 
@@ -253,7 +253,7 @@ mod tests {
             ("node", "9.0.0", true),
         ] {
             let runtime = Runtime { wanted: wanted.into(), ..Runtime::default() };
-            let version = Version::parse(version).unwrap();
+            let version = ProgramVersion::parse(version).unwrap();
             assert_eq!(fits(Node, &runtime, &version), expected, "{wanted} {version}");
         }
         assert_eq!(range(Node, "lts/nobody"), None);

@@ -6,7 +6,7 @@ const TEXT_CHARS_MAX: usize = 200;
 
 /// The numbers of a version, the weightiest first. What follows them (`rc1`, `-p648`) is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version(Vec<u64>);
+pub struct ProgramVersion(Vec<u64>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -21,23 +21,23 @@ pub enum Dialect {
 
 /// A range of versions: any of these alternatives, each of which is all of its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Range(Vec<Vec<Bound>>);
+pub struct VersionRange(Vec<Vec<Bound>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Bound {
-    AtLeast(Version),
-    Above(Version),
-    AtMost(Version),
-    Below(Version),
+    AtLeast(ProgramVersion),
+    Above(ProgramVersion),
+    AtMost(ProgramVersion),
+    Below(ProgramVersion),
     /// The version begins with these numbers.
-    Like(Version),
-    Exactly(Version),
+    Like(ProgramVersion),
+    Exactly(ProgramVersion),
     Not(Box<Bound>),
 }
 
-impl Version {
+impl ProgramVersion {
     /// Parses a version: `v22.1.0`, `3.13.0rc1`, `3.1.2p20`.
-    pub fn parse(text: &str) -> Option<Version> {
+    pub fn parse(text: &str) -> Option<ProgramVersion> {
         let mut numbers = Vec::new();
         let mut rest = text.trim().trim_start_matches(['v', 'V']);
         loop {
@@ -45,7 +45,7 @@ impl Version {
             numbers.push(rest[..end].parse().ok()?);
             match rest[end..].strip_prefix('.') {
                 Some(next) if next.starts_with(|c: char| c.is_ascii_digit()) => rest = next,
-                _ => return Some(Version(numbers)),
+                _ => return Some(ProgramVersion(numbers)),
             }
         }
     }
@@ -58,54 +58,54 @@ impl Version {
         self.0.get(index).copied().unwrap_or(0)
     }
 
-    fn starts_with(&self, prefix: &Version) -> bool {
+    fn starts_with(&self, prefix: &ProgramVersion) -> bool {
         prefix.0.iter().enumerate().all(|(index, number)| self.at(index) == *number)
     }
 
     /// Returns the first version that does not begin with the first `count` of these numbers.
-    fn after(&self, count: usize) -> Version {
+    fn after(&self, count: usize) -> ProgramVersion {
         let mut numbers: Vec<u64> = (0..count.max(1)).map(|index| self.at(index)).collect();
         if let Some(last) = numbers.last_mut() {
             *last = last.saturating_add(1);
         }
-        Version(numbers)
+        ProgramVersion(numbers)
     }
 }
 
-impl PartialOrd for Version {
-    fn partial_cmp(&self, other: &Version) -> Option<std::cmp::Ordering> {
+impl PartialOrd for ProgramVersion {
+    fn partial_cmp(&self, other: &ProgramVersion) -> Option<std::cmp::Ordering> {
         let count = self.0.len().max(other.0.len());
         let pairs = (0..count).map(|index| self.at(index).cmp(&other.at(index)));
         Some(pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then))
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for ProgramVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let numbers: Vec<String> = self.0.iter().map(u64::to_string).collect();
         f.write_str(&numbers.join("."))
     }
 }
 
-impl Range {
+impl VersionRange {
     /// Parses a range; `None` if the text is none in this dialect.
-    pub fn parse(dialect: Dialect, text: &str) -> Option<Range> {
+    pub fn parse(dialect: Dialect, text: &str) -> Option<VersionRange> {
         if text.chars().count() > TEXT_CHARS_MAX {
             return None;
         }
         let text = text.replace("||", "|");
         let alternatives: Option<Vec<Vec<Bound>>> =
             text.split('|').map(|part| all_of(dialect, part)).collect();
-        alternatives.map(Range)
+        alternatives.map(VersionRange)
     }
 
-    pub fn holds(&self, version: &Version) -> bool {
+    pub fn holds(&self, version: &ProgramVersion) -> bool {
         self.0.iter().any(|bounds| bounds.iter().all(|bound| bound.holds(version)))
     }
 }
 
 impl Bound {
-    fn holds(&self, version: &Version) -> bool {
+    fn holds(&self, version: &ProgramVersion) -> bool {
         match self {
             Bound::AtLeast(bound) => version >= bound,
             Bound::Above(bound) => version > bound,
@@ -123,7 +123,7 @@ const SIGNS: &[char] = &['<', '>', '=', '!', '~', '^'];
 /// Parses `>=3.9, <3.12`, `>= 18 < 21`, `1.2 - 2.3`.
 fn all_of(dialect: Dialect, text: &str) -> Option<Vec<Bound>> {
     if let Some((low, high)) = text.split_once(" - ") {
-        let low = Version::parse(low)?;
+        let low = ProgramVersion::parse(low)?;
         return Some(vec![Bound::AtLeast(low), at_most(dialect, high.trim())?]);
     }
     let mut bounds = Vec::new();
@@ -147,7 +147,7 @@ fn bounds_of(dialect: Dialect, sign: &str, word: &str) -> Option<Vec<Bound>> {
     if any {
         return Some(Vec::new());
     }
-    let version = Version::parse(word)?;
+    let version = ProgramVersion::parse(word)?;
     let tail = word
         .trim_start_matches(['v', 'V'])
         .trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -183,14 +183,14 @@ fn bounds_of(dialect: Dialect, sign: &str, word: &str) -> Option<Vec<Bound>> {
     Some(vec![bound])
 }
 
-fn between(version: Version, count: usize) -> Vec<Bound> {
+fn between(version: ProgramVersion, count: usize) -> Vec<Bound> {
     let end = Bound::Below(version.after(count));
     vec![Bound::AtLeast(version), end]
 }
 
 /// Returns the bound of `<=`. npm and Composer read `<=18` as "no 19"; for Python it is 18.0.0.
 fn at_most(dialect: Dialect, word: &str) -> Option<Bound> {
-    let version = Version::parse(word)?;
+    let version = ProgramVersion::parse(word)?;
     let whole = version.0.len() >= 3 || matches!(dialect, Dialect::Python | Dialect::Ruby);
     let count = version.0.len();
     Some(if whole { Bound::AtMost(version) } else { Bound::Below(version.after(count)) })
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
 
     fn check(dialect: Dialect, range: &str, fitting: &[&str], others: &[&str]) {
-        let parsed = Range::parse(dialect, range).unwrap_or_else(|| panic!("{range}"));
-        let holds = |text: &&str| parsed.holds(&Version::parse(text).unwrap());
+        let parsed = VersionRange::parse(dialect, range).unwrap_or_else(|| panic!("{range}"));
+        let holds = |text: &&str| parsed.holds(&ProgramVersion::parse(text).unwrap());
         for text in fitting {
             assert!(holds(text), "{range} holds {text}: {parsed:?}");
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn npm_ranges() {
+    fn ranges_of_npm_are_understood() {
         let check = |range, fitting: &[&str], others: &[&str]| {
             check(Dialect::Npm, range, fitting, others);
         };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn python_ranges() {
+    fn ranges_of_python_are_understood() {
         let check = |range, fitting: &[&str], others: &[&str]| {
             check(Dialect::Python, range, fitting, others);
         };
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ruby_and_composer_ranges() {
+    fn ranges_of_ruby_and_composer_are_understood() {
         check(Dialect::Ruby, "~> 3.1", &["3.1.0", "3.9.0"], &["4.0.0", "3.0.9"]);
         check(Dialect::Ruby, "~> 3.1.2", &["3.1.4"], &["3.2.0", "3.1.1"]);
         check(Dialect::Ruby, ">= 2.7, < 3.3", &["3.2.2"], &["3.3.0"]);
@@ -269,10 +269,10 @@ mod tests {
     #[test]
     fn what_is_no_range_is_refused() {
         for text in ["lts/*", "system", ">", "jruby-9.4", "~~1", "latest"] {
-            assert_eq!(Range::parse(Dialect::Npm, text), None, "{text}");
+            assert_eq!(VersionRange::parse(Dialect::Npm, text), None, "{text}");
         }
-        assert_eq!(Range::parse(Dialect::Npm, &"1 ".repeat(TEXT_CHARS_MAX)), None);
-        assert_eq!(Version::parse("3.13.0rc1").unwrap().to_string(), "3.13.0");
-        assert_eq!(Version::parse("x"), None);
+        assert_eq!(VersionRange::parse(Dialect::Npm, &"1 ".repeat(TEXT_CHARS_MAX)), None);
+        assert_eq!(ProgramVersion::parse("3.13.0rc1").unwrap().to_string(), "3.13.0");
+        assert_eq!(ProgramVersion::parse("x"), None);
     }
 }

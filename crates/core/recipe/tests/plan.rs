@@ -210,7 +210,7 @@ fn the_reference_file_is_read_whole() {
 }
 
 #[test]
-fn what_is_to_stay_together_is_balanced_so() {
+fn sticky_and_fair_settings_choose_the_balancing_strategy() {
     let settings = |text| plan(&[("cortex.toml", text), ("app.py", "")]).settings;
     assert_eq!(settings("sticky = 'address'").balance, STICKY_BALANCE);
     assert_eq!(settings("fair = 'address'").balance, "least-loaded");
@@ -318,16 +318,16 @@ fn mistakes_in_our_file_are_named() {
         ("nmae = 'x'", "unknown field `nmae`"),
         ("name = 'A B'", "name: 'A B' cannot be an application's name"),
         ("port = 70000", "port"),
-        ("port = 0", "0 is no port"),
+        ("port = 0", "0 is not a port"),
         ("persist = ['../x']", "must be a path inside the application"),
         ("persist = ['/etc']", "must be a path inside the application"),
         ("rollout = 'sideways'", "unknown variant `sideways`"),
         ("[requests]\nanswr = '1s'", "unknown field `answr`"),
-        ("[requests]\nhead = '20'", "requests.head: '20' is no duration"),
-        ("[requests]\nbody_size = '10'", "requests.body_size: '10' is no size"),
-        ("[requests]\nbody_size = '0MB'", "requests.body_size: '0MB' is no size"),
-        ("stop_grace = '30'", "stop_grace: '30' is no duration"),
-        ("stop_grace = '99999999999999999999s'", "is no duration"),
+        ("[requests]\nhead = '20'", "requests.head: '20' is not a duration"),
+        ("[requests]\nbody_size = '10'", "requests.body_size: '10' is not a size"),
+        ("[requests]\nbody_size = '0MB'", "requests.body_size: '0MB' is not a size"),
+        ("stop_grace = '30'", "stop_grace: '30' is not a duration"),
+        ("stop_grace = '99999999999999999999s'", "is not a duration"),
         ("[limits]\nmemory = '1KB'", "limits.memory"),
         ("[limits]\nbuild_memory = 'much'", "limits.build_memory"),
         ("[limits]\nbuild_cores = 0", "limits.build_cores must be 1"),
@@ -336,7 +336,7 @@ fn mistakes_in_our_file_are_named() {
         ("[processes]\nweb = ''", "a command is empty"),
         ("[processes]\n'a b' = 'x'", "'a b' cannot be a process type"),
         ("[processes.web]\ncount = 100000", "processes.web.count"),
-        ("[env]\n'A-B' = 'x'", "no variable's name"),
+        ("[env]\n'A-B' = 'x'", "not a variable's name"),
         ("domains = ['a b']", "no host name"),
         ("[health]\npath = 'up'", "must begin with '/'"),
         ("[[statics]]\nprefix = '/'\ndirectory = '../..'", "statics"),
@@ -345,8 +345,8 @@ fn mistakes_in_our_file_are_named() {
         ("sticky = 'header:a b'", "sticky: 'header:a b'"),
         ("fair = 'address/33'", "fair: 'address/33' is none of 'address', 'address/24'"),
         ("fair = 'cookie:id'", "fair: a cookie tells no clients apart"),
-        ("slow_start = '30'", "slow_start: '30' is no duration"),
-        ("hedge_after = 'soon'", "hedge_after: 'soon' is no duration"),
+        ("slow_start = '30'", "slow_start: '30' is not a duration"),
+        ("hedge_after = 'soon'", "hedge_after: 'soon' is not a duration"),
         ("name = ", "cortex.toml"),
     ] {
         let found = message(&[("cortex.toml", text), ("app.py", "")], None);
@@ -470,7 +470,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     /// Whatever is pushed, the answer is a plan or an error, and a plan's paths stay inside.
     #[test]
-    fn no_content_is_too_odd(
+    fn no_content_of_files_causes_a_panic(
         contents in prop::collection::btree_map(
             prop::sample::select(FILES),
             prop::collection::vec(prop::sample::select(PIECES), 0..12),
@@ -493,7 +493,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_built_once_is_known() {
+fn portable_builds_are_recognised() {
     let go = [("go.mod", "module x\n"), ("main.go", "package main\n")];
     let flask = [("app.py", "from flask import Flask\napp = Flask(__name__)\n")];
     let portable = |files: &[(&str, &str)], settings: &str| {

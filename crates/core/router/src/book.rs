@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::application::{InstanceProtocol, Settings};
 use model::key::{Prefix, TypedKey};
 use model::port::PortRecipe;
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::record::{self, RecordError};
 use model::release::StaticMount;
 use model::{
@@ -16,7 +16,7 @@ use model::{
     InstanceState, Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
 };
 
-use self::far::{FarClaims, FarDescription, Nodes};
+use self::far::{FarClaims, FarDescription, FarNodes};
 use crate::routes::{self, Rights};
 
 /// One application as the router's threads need it.
@@ -86,12 +86,12 @@ pub type IncarnationKey = (InstanceId, Generation);
 #[derive(Debug)]
 pub struct Book {
     node: NodeId,
-    nodes: Nodes,
-    applications: BTreeMap<ApplicationName, Records>,
+    nodes: FarNodes,
+    applications: BTreeMap<ApplicationName, RoutingRecords>,
 }
 
 #[derive(Debug, Default)]
-struct Records {
+struct RoutingRecords {
     spec: Option<ApplicationSpec>,
     rollout: Option<Rollout>,
     releases: BTreeMap<ReleaseId, Release>,
@@ -100,7 +100,7 @@ struct Records {
     verdicts: BTreeMap<InstanceId, Verdict>,
 }
 
-impl Records {
+impl RoutingRecords {
     fn is_empty(&self) -> bool {
         self.spec.is_none()
             && self.rollout.is_none()
@@ -121,7 +121,7 @@ pub fn prefixes() -> Vec<Prefix> {
 
 impl Book {
     pub fn new(node: NodeId) -> Book {
-        Book { node, nodes: Nodes::default(), applications: BTreeMap::new() }
+        Book { node, nodes: FarNodes::default(), applications: BTreeMap::new() }
     }
 
     /// Takes note of one record; returns the application that it concerns, if any. If a record
@@ -193,7 +193,7 @@ impl Book {
         })
     }
 
-    fn services(&self, records: &Records, serving: &Release) -> Vec<ServiceDescription> {
+    fn services(&self, records: &RoutingRecords, serving: &Release) -> Vec<ServiceDescription> {
         let service = |recipe: &PortRecipe| {
             let sought = Sought { process: recipe.process.clone(), port: Some(recipe.id) };
             let endpoints = endpoints(records, &serving.id, &sought);
@@ -256,7 +256,7 @@ impl Book {
     }
 }
 
-impl Records {
+impl RoutingRecords {
     fn apply(
         &mut self,
         here: &NodeId,
@@ -315,7 +315,11 @@ fn hosts(name: &ApplicationName, spec: &ApplicationSpec) -> Vec<String> {
     hosts
 }
 
-fn processes(records: &Records, spec: &ApplicationSpec, release: Option<&Release>) -> Processes {
+fn processes(
+    records: &RoutingRecords,
+    spec: &ApplicationSpec,
+    release: Option<&Release>,
+) -> Processes {
     let web = ProcessType::web();
     match release {
         None => match records.rollout.as_ref() {
@@ -353,7 +357,11 @@ impl Sought {
     }
 }
 
-fn endpoints(records: &Records, serving: &ReleaseId, sought: &Sought) -> Vec<EndpointDescription> {
+fn endpoints(
+    records: &RoutingRecords,
+    serving: &ReleaseId,
+    sought: &Sought,
+) -> Vec<EndpointDescription> {
     let mut found = Vec::new();
     let release = records.releases.get(serving);
     let protocol = release.map(|release| release.settings.protocol).unwrap_or_default();
@@ -361,7 +369,7 @@ fn endpoints(records: &Records, serving: &ReleaseId, sought: &Sought) -> Vec<End
         for one in &claim.incarnations {
             let verdict = records.verdicts.get(instance);
             let verdict = verdict.filter(|verdict| verdict.generation == one.generation);
-            let gone = verdict.is_some_and(|verdict| verdict.health == Health::Gone);
+            let gone = verdict.is_some_and(|verdict| verdict.health == HealthState::Gone);
             if one.state != InstanceState::Ready || one.release != *serving || gone {
                 continue;
             }
@@ -373,7 +381,7 @@ fn endpoints(records: &Records, serving: &ReleaseId, sought: &Sought) -> Vec<End
                 concurrency,
                 protocol,
                 healthy_since_ms: verdict
-                    .filter(|verdict| verdict.health == Health::Healthy)
+                    .filter(|verdict| verdict.health == HealthState::Healthy)
                     .map(|verdict| verdict.changed_at.0),
             });
         }

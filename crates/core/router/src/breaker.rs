@@ -29,7 +29,7 @@ const FAILURES_MAX: u64 = 255;
 const RETURNING: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admission {
     Admits,
     /// The endpoint admits one trial request while no other is in flight.
     AdmitsOne,
@@ -73,23 +73,23 @@ impl Breaker {
         returning | failures | self.time_ms.min(TIME_MASK)
     }
 
-    pub fn verdict(self, now_ms: u64) -> Verdict {
+    pub fn verdict(self, now_ms: u64) -> Admission {
         if self.failures == 0 || self.returning {
-            Verdict::Admits
+            Admission::Admits
         } else if now_ms < self.time_ms {
-            Verdict::RejectsUntil(self.time_ms)
+            Admission::RejectsUntil(self.time_ms)
         } else {
-            Verdict::AdmitsOne
+            Admission::AdmitsOne
         }
     }
 
     /// Returns the verdict where no other endpoint admits anything.
-    pub fn verdict_as_last(self, now_ms: u64) -> Verdict {
+    pub fn verdict_as_last(self, now_ms: u64) -> Admission {
         match self.verdict(now_ms) {
-            Verdict::RejectsUntil(end_ms) => {
+            Admission::RejectsUntil(end_ms) => {
                 let failed_at_ms = end_ms.saturating_sub(pause_ms(self.failures));
                 let end_ms = end_ms.min(failed_at_ms + LAST_PAUSE_MS);
-                if now_ms < end_ms { Verdict::RejectsUntil(end_ms) } else { Verdict::AdmitsOne }
+                if now_ms < end_ms { Admission::RejectsUntil(end_ms) } else { Admission::AdmitsOne }
             }
             other => other,
         }
@@ -117,7 +117,7 @@ impl Breaker {
 
     /// Notes a failure. Failures during a pause were under way before it and do not lengthen it.
     pub fn failed(self, now_ms: u64) -> Breaker {
-        if matches!(self.verdict(now_ms), Verdict::RejectsUntil(_)) {
+        if matches!(self.verdict(now_ms), Admission::RejectsUntil(_)) {
             return self;
         }
         let failures = (self.failures + 1).min(FAILURES_MAX);
@@ -149,46 +149,46 @@ mod tests {
     #[test]
     fn pauses_grow_and_one_trial_follows() {
         let first = Breaker::default().failed(1000);
-        assert_eq!(first.verdict(1099), Verdict::RejectsUntil(1100));
-        assert_eq!(first.verdict(1100), Verdict::AdmitsOne);
+        assert_eq!(first.verdict(1099), Admission::RejectsUntil(1100));
+        assert_eq!(first.verdict(1100), Admission::AdmitsOne);
         assert_eq!(first.failed(1050), first);
-        assert_eq!(first.failed(1100).verdict(1299), Verdict::RejectsUntil(1300));
-        assert_eq!(Breaker::default().verdict(0), Verdict::Admits);
+        assert_eq!(first.failed(1100).verdict(1299), Admission::RejectsUntil(1300));
+        assert_eq!(Breaker::default().verdict(0), Admission::Admits);
     }
 
     #[test]
     fn a_sight_of_health_after_the_last_failure_ends_the_pause() {
         let twice = Breaker::default().failed(1000).failed(1100);
         assert_eq!(twice.healthy_since(1100), twice);
-        assert_eq!(twice.healthy_since(1101).verdict(1101), Verdict::Admits);
+        assert_eq!(twice.healthy_since(1101).verdict(1101), Admission::Admits);
         let again = twice.healthy_since(1101).failed(1200);
-        assert_eq!(again.healthy_since(1101).verdict(1250), Verdict::RejectsUntil(1300));
+        assert_eq!(again.healthy_since(1101).verdict(1250), Admission::RejectsUntil(1300));
         assert_eq!(Breaker::default().healthy_since(5), Breaker::default());
     }
 
     #[test]
-    fn who_answers_again_returns_by_and_by_and_is_remembered_until_then() {
+    fn an_endpoint_that_answers_again_returns_by_and_by() {
         let twice = Breaker::default().failed(1000).failed(1100);
         let back = twice.succeeded(1300);
         assert_eq!(Breaker::from_bits(back.to_bits()), back);
-        assert_eq!(back.verdict(1300), Verdict::Admits);
+        assert_eq!(back.verdict(1300), Admission::Admits);
         assert!(back.share(1300) < ramp::WHOLE / 5);
         assert_eq!(back.share(1300 + RETURN_MS / 2), ramp::WHOLE / 2);
         assert_eq!(back.succeeded(1301), back);
         // It is a third failure in a row, although one request went well between.
-        assert_eq!(back.failed(1400).verdict(1799), Verdict::RejectsUntil(1800));
+        assert_eq!(back.failed(1400).verdict(1799), Admission::RejectsUntil(1800));
         assert_eq!(back.share(1300 + RETURN_MS), ramp::WHOLE);
         assert_eq!(back.succeeded(1300 + RETURN_MS), Breaker::default());
         assert_eq!(Breaker::default().succeeded(5), Breaker::default());
     }
 
     #[test]
-    fn the_last_one_is_tried_soon_whatever_its_pause() {
+    fn the_last_endpoint_is_tried_soon_whatever_its_pause() {
         let often = (0..10).fold(Breaker::default(), |breaker, n| breaker.failed(n * 10_000));
-        assert_eq!(often.verdict(94_999), Verdict::RejectsUntil(95_000));
-        assert_eq!(often.verdict_as_last(90_249), Verdict::RejectsUntil(90_250));
-        assert_eq!(often.verdict_as_last(90_250), Verdict::AdmitsOne);
-        assert_eq!(Breaker::default().verdict_as_last(0), Verdict::Admits);
+        assert_eq!(often.verdict(94_999), Admission::RejectsUntil(95_000));
+        assert_eq!(often.verdict_as_last(90_249), Admission::RejectsUntil(90_250));
+        assert_eq!(often.verdict_as_last(90_250), Admission::AdmitsOne);
+        assert_eq!(Breaker::default().verdict_as_last(0), Admission::Admits);
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
                 now += step % 20_000;
                 breaker = breaker.failed(now);
                 prop_assert_eq!(Breaker::from_bits(breaker.to_bits()), breaker);
-                let Verdict::RejectsUntil(end) = breaker.verdict(now) else {
+                let Admission::RejectsUntil(end) = breaker.verdict(now) else {
                     return Err(TestCaseError::fail("it admits right after a failure"));
                 };
                 prop_assert!(end - now <= PAUSE_MAX_MS);

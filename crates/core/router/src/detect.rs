@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_known_by_its_first_bytes() {
+    fn protocols_are_known_by_their_first_bytes() {
         assert_eq!(detect(b"GET / HTTP/1.1\r\n"), Some(Spoken::Http));
         assert_eq!(detect(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Some(Spoken::Http));
         assert_eq!(detect(b"SSH-2.0-OpenSSH_9.2"), Some(Spoken::Ssh));
@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_decided_stays_so(
+        fn a_decision_holds_whatever_follows(
             bytes in prop_oneof![
                 vec(any::<u8>(), 0..80),
                 vec(any::<u8>(), 0..80).prop_map(|tail| [GREETING, &tail[..]].concat()),

@@ -31,7 +31,7 @@ pub const REPLY_BYTES: usize = 6;
 pub const NEAR_ENOUGH: u32 = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct FarRequest {
     /// The milliseconds for which the hosting router may let it stand in its queue.
     pub wait_ms: u16,
     pub application: ApplicationName,
@@ -77,7 +77,7 @@ pub struct Reply {
 #[error("another router said what no router says: {0}")]
 pub struct BadWords(&'static str);
 
-impl Ask {
+impl FarRequest {
     pub fn write(&self, out: &mut Vec<u8>) {
         let through = if self.through.is_some() { THROUGH } else { 0 };
         let wait = self.wait_ms.min(THROUGH - 1) | through;
@@ -100,7 +100,7 @@ impl Ask {
     }
 
     /// Parses an ask and returns it with its length; `None` while it is not complete.
-    pub fn parse(bytes: &[u8]) -> Result<Option<(Ask, usize)>, BadWords> {
+    pub fn parse(bytes: &[u8]) -> Result<Option<(FarRequest, usize)>, BadWords> {
         let Some((wait, rest)) = bytes.split_first_chunk::<2>() else { return Ok(None) };
         let Some((application, rest)) = name(rest)? else { return Ok(None) };
         let Some((process, rest)) = name(rest)? else { return Ok(None) };
@@ -112,7 +112,7 @@ impl Ask {
                 None => return Ok(None),
             },
         };
-        let ask = Ask {
+        let ask = FarRequest {
             wait_ms: wait & !THROUGH,
             application: application.parse().map_err(|_| BadWords("no application's name"))?,
             process: process.parse().map_err(|_| BadWords("no process type"))?,
@@ -255,17 +255,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ask() -> Ask {
+    fn ask() -> FarRequest {
         let (application, process) = ("shop".parse().unwrap(), ProcessType::web());
-        Ask { wait_ms: 500, application, process, through: None }
+        FarRequest { wait_ms: 500, application, process, through: None }
     }
 
-    fn through(id: PortId) -> Ask {
+    fn through(id: PortId) -> FarRequest {
         let addresses = Addresses {
             client: "192.0.2.7:4711".parse().unwrap(),
             destination: "[2001:db8::1]:53".parse().unwrap(),
         };
-        Ask { through: Some(Through { id, addresses }), ..ask() }
+        FarRequest { through: Some(Through { id, addresses }), ..ask() }
     }
 
     #[test]
@@ -274,11 +274,11 @@ mod tests {
             let mut bytes = Vec::new();
             ask.write(&mut bytes);
             for end in 0..bytes.len() {
-                assert_eq!(Ask::parse(&bytes[..end]), Ok(None));
+                assert_eq!(FarRequest::parse(&bytes[..end]), Ok(None));
             }
             let length = bytes.len();
             bytes.extend_from_slice(b"GET /");
-            assert_eq!(Ask::parse(&bytes), Ok(Some((ask, length))));
+            assert_eq!(FarRequest::parse(&bytes), Ok(Some((ask, length))));
         }
     }
 
@@ -332,7 +332,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            if let Ok(Some((ask, length))) = Ask::parse(&bytes) {
+            if let Ok(Some((ask, length))) = FarRequest::parse(&bytes) {
                 let mut again = Vec::new();
                 ask.write(&mut again);
                 prop_assert_eq!(&again[..], &bytes[..length]);

@@ -125,7 +125,7 @@ pub fn content_type(name: &str) -> &'static str {
 
 /// One range of `Range: bytes=…`, as first byte and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Range {
+pub enum ByteRange {
     /// There is no range that is understood: the whole file is sent.
     Whole,
     Part {
@@ -136,24 +136,24 @@ pub enum Range {
     Unsatisfiable,
 }
 
-pub fn range(header: Option<&[u8]>, size: u64) -> Range {
+pub fn range(header: Option<&[u8]>, size: u64) -> ByteRange {
     let text = header.and_then(|header| std::str::from_utf8(header).ok());
     let Some(spec) = text.and_then(|text| text.trim().strip_prefix("bytes=")) else {
-        return Range::Whole;
+        return ByteRange::Whole;
     };
-    let Some((first, last)) = spec.split_once('-') else { return Range::Whole };
-    let part = |start: u64, end: u64| Range::Part { start, length: end - start + 1 };
+    let Some((first, last)) = spec.split_once('-') else { return ByteRange::Whole };
+    let part = |start: u64, end: u64| ByteRange::Part { start, length: end - start + 1 };
     match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
-        _ if spec.contains(',') => Range::Whole,
-        (Ok(start), _) if start >= size => Range::Unsatisfiable,
+        _ if spec.contains(',') => ByteRange::Whole,
+        (Ok(start), _) if start >= size => ByteRange::Unsatisfiable,
         (Ok(start), Ok(end)) if end >= start => part(start, end.min(size - 1)),
         (Ok(start), Err(_)) if last.trim().is_empty() => part(start, size - 1),
         (Err(_), Ok(count)) if first.trim().is_empty() => match count {
-            0 => Range::Unsatisfiable,
-            _ if size == 0 => Range::Unsatisfiable,
+            0 => ByteRange::Unsatisfiable,
+            _ if size == 0 => ByteRange::Unsatisfiable,
             count => part(size.saturating_sub(count), size - 1),
         },
-        _ => Range::Whole,
+        _ => ByteRange::Whole,
     }
 }
 
@@ -228,20 +228,20 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         for (header, expected) in [
-            ("bytes=0-3", Range::Part { start: 0, length: 4 }),
-            ("bytes=5-", Range::Part { start: 5, length: 5 }),
-            ("bytes=-3", Range::Part { start: 7, length: 3 }),
-            ("bytes=8-99", Range::Part { start: 8, length: 2 }),
-            ("bytes=-99", Range::Part { start: 0, length: 10 }),
-            ("bytes=10-", Range::Unsatisfiable),
-            ("bytes=-0", Range::Unsatisfiable),
-            ("bytes=3-1", Range::Whole),
-            ("bytes=0-1,3-4", Range::Whole),
-            ("lines=1-2", Range::Whole),
+            ("bytes=0-3", ByteRange::Part { start: 0, length: 4 }),
+            ("bytes=5-", ByteRange::Part { start: 5, length: 5 }),
+            ("bytes=-3", ByteRange::Part { start: 7, length: 3 }),
+            ("bytes=8-99", ByteRange::Part { start: 8, length: 2 }),
+            ("bytes=-99", ByteRange::Part { start: 0, length: 10 }),
+            ("bytes=10-", ByteRange::Unsatisfiable),
+            ("bytes=-0", ByteRange::Unsatisfiable),
+            ("bytes=3-1", ByteRange::Whole),
+            ("bytes=0-1,3-4", ByteRange::Whole),
+            ("lines=1-2", ByteRange::Whole),
         ] {
             assert_eq!(range(Some(header.as_bytes()), 10), expected, "{header}");
         }
-        assert_eq!(range(None, 10), Range::Whole);
+        assert_eq!(range(None, 10), ByteRange::Whole);
     }
 
     proptest! {
@@ -258,7 +258,7 @@ mod tests {
 
         #[test]
         fn ranges_lie_within_the_file(header in "bytes=[0-9]{0,20}-[0-9]{0,20}", size in 0u64..1000) {
-            if let Range::Part { start, length } = range(Some(header.as_bytes()), size) {
+            if let ByteRange::Part { start, length } = range(Some(header.as_bytes()), size) {
                 prop_assert!(length > 0 && start + length <= size);
             }
         }

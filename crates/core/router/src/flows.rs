@@ -183,7 +183,7 @@ mod tests {
     proptest! {
         /// Compares with a list that is searched.
         #[test]
-        fn exactly_the_quiet_ones_expire(
+        fn exactly_the_quiet_flows_expire(
             steps in vec((0u8..4, 0u8..12, 0u64..60), 0..200),
         ) {
             const IDLE: u64 = 100;

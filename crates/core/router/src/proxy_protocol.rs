@@ -22,7 +22,7 @@ const START: &[u8] = b"PROXY ";
 const FIXED_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum HeaderVersion {
     V1,
     V2,
 }
@@ -157,13 +157,13 @@ where
 }
 
 /// Writes what a back end is to read first. Addresses of two families are said to be unknown.
-pub fn write(version: Version, addresses: Addresses, out: &mut Vec<u8>) {
+pub fn write(version: HeaderVersion, addresses: Addresses, out: &mut Vec<u8>) {
     // A listener of both families names IPv4 clients by their mapped address.
     let client = addresses.client.ip().to_canonical();
     let destination = addresses.destination.ip().to_canonical();
     let (from, to) = (addresses.client.port(), addresses.destination.port());
     match version {
-        Version::V1 => {
+        HeaderVersion::V1 => {
             let family = match (client, destination) {
                 (IpAddr::V4(_), IpAddr::V4(_)) => "TCP4",
                 (IpAddr::V6(_), IpAddr::V6(_)) => "TCP6",
@@ -172,7 +172,7 @@ pub fn write(version: Version, addresses: Addresses, out: &mut Vec<u8>) {
             // Writing to memory cannot fail.
             let _ = write!(out, "PROXY {family} {client} {destination} {from} {to}\r\n");
         }
-        Version::V2 => {
+        HeaderVersion::V2 => {
             out.extend_from_slice(SIGNATURE);
             match (client, destination) {
                 (IpAddr::V4(client), IpAddr::V4(destination)) => {
@@ -282,21 +282,21 @@ mod tests {
     #[test]
     fn two_families_are_unknown_and_mapped_addresses_are_version_four() {
         let mut out = Vec::new();
-        write(Version::V1, known("[::ffff:10.0.0.1]:5", "10.0.0.2:80"), &mut out);
+        write(HeaderVersion::V1, known("[::ffff:10.0.0.1]:5", "10.0.0.2:80"), &mut out);
         assert_eq!(out, b"PROXY TCP4 10.0.0.1 10.0.0.2 5 80\r\n");
-        for version in [Version::V1, Version::V2] {
+        for version in [HeaderVersion::V1, HeaderVersion::V2] {
             let mut out = Vec::new();
             write(version, known("[2001:db8::1]:5", "10.0.0.2:80"), &mut out);
             assert_eq!(parse(&out), Ok(Some(Header { length: out.len(), addresses: None })));
         }
     }
 
-    fn address() -> impl Strategy<Value = (Addresses, Version)> {
+    fn address() -> impl Strategy<Value = (Addresses, HeaderVersion)> {
         let four =
             any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
         let six =
             any::<([u8; 16], [u8; 16])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
-        let version = prop_oneof![Just(Version::V1), Just(Version::V2)];
+        let version = prop_oneof![Just(HeaderVersion::V1), Just(HeaderVersion::V2)];
         (prop_oneof![four, six], any::<(u16, u16)>(), version).prop_map(
             |((client, destination), (from, to), version)| {
                 let client = SocketAddr::new(client, from);

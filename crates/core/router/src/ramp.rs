@@ -41,7 +41,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_took_part_goes_on_to(
+        fn an_endpoint_that_took_part_takes_no_less_later(
             luck in any::<u64>(), identity in any::<u64>(), window in 1u64..100_000,
             at in 0u64..100_000, later in 0u64..100_000,
         ) {

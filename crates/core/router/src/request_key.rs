@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn those_whom_we_know_say_who_asked() {
+    fn forwarded_addresses_count_only_from_known_proxies() {
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([198, 51, 100, 7]));
         assert_eq!(client(HEAD, far, false), far, "anybody may write such a header");
         assert_eq!(client(HEAD, near, false), IpAddr::from([192, 0, 2, 2]));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_says_nothing() {
+    fn headers_in_a_body_are_ignored() {
         let head = b"POST / HTTP/1.1\r\nA: 1\r\n\r\nX-User: me\r\n";
         assert_eq!(header(head, "x-user"), None);
         assert_eq!(header(head, "a"), Some(&b"1"[..]));

@@ -24,9 +24,9 @@ pub struct Rights {
     since: BTreeMap<String, Timestamp>,
 }
 
-/// A claim, of which the least wins: one that serves before one that never did, then the one that
-/// came first.
-pub type Claim<'a> = (bool, Timestamp, &'a ApplicationName);
+/// An application's claim to a domain or a port, of which the least wins: one that serves before
+/// one that never did, then the one that came first.
+pub type Precedence<'a> = (bool, Timestamp, &'a ApplicationName);
 
 impl Default for Rights {
     fn default() -> Rights {
@@ -39,11 +39,11 @@ impl Rights {
         Rights { serves, created_at: spec.created_at, since: spec.domains_since.clone() }
     }
 
-    pub fn to_host<'a>(&self, host: &str, name: &'a ApplicationName) -> Claim<'a> {
+    pub fn to_host<'a>(&self, host: &str, name: &'a ApplicationName) -> Precedence<'a> {
         (!self.serves, self.since.get(host).copied().unwrap_or(self.created_at), name)
     }
 
-    pub fn to_port<'a>(&self, name: &'a ApplicationName) -> Claim<'a> {
+    pub fn to_port<'a>(&self, name: &'a ApplicationName) -> Precedence<'a> {
         (!self.serves, self.created_at, name)
     }
 }

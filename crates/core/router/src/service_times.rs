@@ -60,16 +60,16 @@ impl Kind {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct TimesSlot {
     kind: u64,
     time_us: u32,
     seen: u8,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct TimesTable {
     /// The slots; empty before anything was learnt.
-    slots: Box<[Slot]>,
+    slots: Box<[TimesSlot]>,
 }
 
 /// The average of all requests.
@@ -81,8 +81,8 @@ struct Average {
 
 #[derive(Debug, Default)]
 pub struct ServiceTimes {
-    exact: Table,
-    similar: Table,
+    exact: TimesTable,
+    similar: TimesTable,
     average: Average,
 }
 
@@ -126,7 +126,7 @@ impl Average {
     }
 }
 
-impl Table {
+impl TimesTable {
     fn known(&self, kind: u64) -> Option<u32> {
         let slot = self.slots.get(place(kind))?;
         (slot.kind == kind && slot.seen >= KNOWN_MIN).then_some(slot.time_us)
@@ -134,7 +134,7 @@ impl Table {
 
     fn learn(&mut self, kind: u64, time_us: u32) {
         if self.slots.is_empty() {
-            self.slots = vec![Slot::default(); SLOTS].into();
+            self.slots = vec![TimesSlot::default(); SLOTS].into();
         }
         let slot = &mut self.slots[place(kind)];
         if slot.kind == kind && slot.seen > 0 {
@@ -142,12 +142,12 @@ impl Table {
         } else if slot.seen > 0 {
             slot.seen -= 1;
         } else {
-            *slot = Slot { kind, time_us, seen: 1 };
+            *slot = TimesSlot { kind, time_us, seen: 1 };
         }
     }
 }
 
-impl Slot {
+impl TimesSlot {
     fn learn(&mut self, time_us: u32) {
         self.time_us = match self.seen < KNOWN_MIN {
             // The least of the first few counts: no kind is slow for how it began.
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_much_longer_than_the_average_is_slow() {
+    fn requests_far_above_the_average_are_slow() {
         let times = mixed();
         assert_eq!(times.slow(kind("GET /")), None);
         let time = times.slow(kind("GET /report")).unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_given_up_is_slow_all_the_same() {
+    fn a_request_that_is_given_up_counts_as_slow() {
         let mut times = mixed();
         for _ in 0..KNOWN_MIN {
             times.learn_at_least(kind("GET /hangs"), SLOW * 3);
@@ -290,7 +290,7 @@ mod tests {
             }
         }
         assert_eq!(times.exact.slots.len() + times.similar.slots.len(), 2 * SLOTS);
-        assert_eq!(size_of::<Slot>() * SLOTS, 4096);
+        assert_eq!(size_of::<TimesSlot>() * SLOTS, 4096);
     }
 
     #[test]

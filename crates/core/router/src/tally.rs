@@ -23,7 +23,7 @@ pub struct Tally {
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub struct EndedRequest {
     /// The second in which it ended, on any clock.
     pub second: u64,
     pub latency_us: u64,
@@ -63,7 +63,7 @@ impl Seconds {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
+pub struct RunSummary {
     pub requests: u64,
     pub failed: u64,
     pub bytes_in: u64,
@@ -78,7 +78,7 @@ pub struct Summary {
 }
 
 impl Tally {
-    pub fn add(&mut self, ended: Ended) {
+    pub fn add(&mut self, ended: EndedRequest) {
         let next = *self.next.get_or_insert(ended.second);
         // A straggler counts for the oldest second that is open.
         *self.open.entry(ended.second.max(next)).or_default() += 1;
@@ -114,14 +114,14 @@ impl Tally {
 
     /// Summarises the seconds from the first request to `now`, which is not whole yet and left out;
     /// a run of less than a second counts as one.
-    pub fn summary(&self, now: u64) -> Option<Summary> {
+    pub fn summary(&self, now: u64) -> Option<RunSummary> {
         let mut all = self.clone();
         all.close_until(now);
         if all.closed.count == 0 {
             all.close_until(all.open.keys().next_back()? + 1);
         }
         let Seconds { count, requests, range } = all.closed;
-        Some(Summary {
+        Some(RunSummary {
             requests: self.requests,
             failed: self.failed,
             bytes_in: self.bytes_in,
@@ -142,8 +142,8 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn at(second: u64, latency_us: u64) -> Ended {
-        Ended { second, latency_us, bytes_in: 1, bytes_out: 2, failed: false }
+    fn at(second: u64, latency_us: u64) -> EndedRequest {
+        EndedRequest { second, latency_us, bytes_in: 1, bytes_out: 2, failed: false }
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
     fn a_short_run_is_one_second_and_a_pause_is_many() {
         let mut tally = Tally::default();
         tally.add(at(5, 10));
-        tally.add(Ended { failed: true, ..at(5, 30) });
+        tally.add(EndedRequest { failed: true, ..at(5, 30) });
         let summary = tally.summary(5).unwrap();
         assert_eq!((summary.rate_min, summary.rate_mean, summary.rate_max), (2, 2.0, 2));
         assert_eq!((summary.failed, summary.latency_mean_us), (1, 20.0));

@@ -11,10 +11,10 @@ use store_core::history::History;
 use store_core::record::Record;
 use store_core::sync::compare;
 use store_core::sync::message::{
-    Answer, Body, Carried, ClusterId, Hello, Message, Range, Refusal, Vector,
+    Body, Carried, ClusterId, Hello, Message, SessionRefusal, StampRange, SummaryAnswer, Vector,
 };
 use store_core::sync::wire;
-use store_core::{Action, Commit, Expiry, Horizons, Location, NodeTag, Position, Stamp};
+use store_core::{Commit, CommitAction, Expiry, Horizons, Location, NodeTag, Position, Stamp};
 
 fn main() -> std::io::Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from);
@@ -51,13 +51,13 @@ fn at(ms: u64, node: &str) -> Position {
 }
 
 fn set(ms: u64, node: &str, key: &str, size: u64, expires: Option<Expiry>) -> Commit {
-    let action = Action::Set { hash: [7; 32], sha1: [8; 20], size, expires };
+    let action = CommitAction::Set { hash: [7; 32], sha1: [8; 20], size, expires };
     Commit { at: at(ms, node), key: key.into(), action, location: Location::Nowhere }
 }
 
 fn commits() -> Vec<Commit> {
     let soon = Expiry::at(Timestamp(1_700_000_009_000));
-    let delete = Commit { action: Action::Delete, ..set(4, "n2", "a::b", 0, None) };
+    let delete = Commit { action: CommitAction::Delete, ..set(4, "n2", "a::b", 0, None) };
     vec![
         set(1, "n1", "a", 3, None),
         set(2, "n2", "a::b", 0, None),
@@ -107,7 +107,7 @@ fn messages() -> Vec<Vec<u8>> {
     fewer.remove(at(30, "n1"));
     let answers = compare::answer(&fewer, &summaries);
     let compared = compare::learn(&history, &answers).ask;
-    let lacks = Answer::Lacks { range: Range::ALL, missing: vec![0, 3, 200] };
+    let lacks = SummaryAnswer::Lacks { range: StampRange::ALL, missing: vec![0, 3, 200] };
     let carried = |commit: Commit| Carried { ticket: Ticket(0), commit };
     let all = || commits().into_iter().map(carried).collect();
     let bodies = vec![
@@ -124,8 +124,8 @@ fn messages() -> Vec<Vec<u8>> {
         Body::CopyFrom { hello: hello() },
         Body::Copying { hello: hello() },
         Body::Copied { vector: vector(), horizons: hello().horizons },
-        Body::Refused(Refusal::ClocksApart(501)),
-        Body::Refused(Refusal::OutOfPlace),
+        Body::Refused(SessionRefusal::ClocksApart(501)),
+        Body::Refused(SessionRefusal::OutOfPlace),
     ];
     let inside: [Option<&[u8]>; 3] = [Some(b"abc"), Some(b""), Some(b"{}")];
     let message = |body| {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use model::value::{ContentHash, Place};
+use model::value::{ContentHash, ValueLocation};
 use model::{Key, NodeId, Timestamp, ValueRef};
 use thiserror::Error;
 
@@ -87,7 +87,7 @@ impl Position {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum CommitAction {
     Set {
         hash: [u8; 32],
         sha1: [u8; 20],
@@ -116,19 +116,19 @@ pub enum Location {
 pub struct Commit {
     pub at: Position,
     pub key: Arc<str>,
-    pub action: Action,
+    pub action: CommitAction,
     pub location: Location,
 }
 
 impl Commit {
     pub fn is_delete(&self) -> bool {
-        self.action == Action::Delete
+        self.action == CommitAction::Delete
     }
 
     pub fn expires(&self) -> Option<Expiry> {
         match self.action {
-            Action::Set { expires, .. } => expires,
-            Action::Delete => None,
+            CommitAction::Set { expires, .. } => expires,
+            CommitAction::Delete => None,
         }
     }
 
@@ -139,17 +139,19 @@ impl Commit {
 
     pub fn size(&self) -> u64 {
         match self.action {
-            Action::Set { size, .. } => size,
-            Action::Delete => 0,
+            CommitAction::Set { size, .. } => size,
+            CommitAction::Delete => 0,
         }
     }
 
     pub fn value(&self) -> Option<ValueRef> {
-        let Action::Set { hash, size, .. } = self.action else { return None };
+        let CommitAction::Set { hash, size, .. } = self.action else { return None };
         let place = match self.location {
             Location::Nowhere => return None,
-            Location::Log { segment, offset } => Place::Log { segment: segment.into(), offset },
-            Location::File => Place::File,
+            Location::Log { segment, offset } => {
+                ValueLocation::Log { segment: segment.into(), offset }
+            }
+            Location::File => ValueLocation::File,
         };
         Some(ValueRef { hash: ContentHash(hash), size, place })
     }
@@ -162,9 +164,9 @@ impl Commit {
 
     pub fn encoded_length(&self) -> usize {
         let action = match self.action {
-            Action::Set { expires: None, .. } => 32 + 20 + 8,
-            Action::Set { expires: Some(_), .. } => 32 + 20 + 8 + 8,
-            Action::Delete => 0,
+            CommitAction::Set { expires: None, .. } => 32 + 20 + 8,
+            CommitAction::Set { expires: Some(_), .. } => 32 + 20 + 8 + 8,
+            CommitAction::Delete => 0,
         };
         1 + 8 + 1 + self.at.node.as_str().len() + 1 + 2 + self.key.len() + action
     }
@@ -176,13 +178,13 @@ impl Commit {
         out.push(node.len() as u8);
         out.extend_from_slice(node);
         out.push(match self.action {
-            Action::Delete => ACTION_DELETE,
-            Action::Set { expires: None, .. } => ACTION_SET,
-            Action::Set { expires: Some(_), .. } => ACTION_SET_EXPIRING,
+            CommitAction::Delete => ACTION_DELETE,
+            CommitAction::Set { expires: None, .. } => ACTION_SET,
+            CommitAction::Set { expires: Some(_), .. } => ACTION_SET_EXPIRING,
         });
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
         out.extend_from_slice(self.key.as_bytes());
-        if let Action::Set { hash, sha1, size, expires } = &self.action {
+        if let CommitAction::Set { hash, sha1, size, expires } = &self.action {
             out.extend_from_slice(hash);
             out.extend_from_slice(sha1);
             out.extend_from_slice(&size.to_le_bytes());
@@ -211,7 +213,7 @@ impl Commit {
         let key = std::str::from_utf8(reader.take(key_length.into())?);
         let key = key.ok().filter(|key| Key::is_valid(key)).ok_or(CommitError::Key)?;
         let action = match action {
-            ACTION_SET | ACTION_SET_EXPIRING => Action::Set {
+            ACTION_SET | ACTION_SET_EXPIRING => CommitAction::Set {
                 hash: reader.array()?,
                 sha1: reader.array()?,
                 size: u64::from_le_bytes(reader.array()?),
@@ -220,7 +222,7 @@ impl Commit {
                     _ => Some(reader.expiry()?),
                 },
             },
-            ACTION_DELETE => Action::Delete,
+            ACTION_DELETE => CommitAction::Delete,
             other => return Err(CommitError::Action(other)),
         };
         let at = Position { stamp, node: NodeTag::of(node) };
@@ -280,8 +282,8 @@ mod tests {
             at: Position { stamp: Stamp(stamp), node: NodeTag::from(&node) },
             key: key.into(),
             action: match size {
-                Some(size) => Action::Set { hash: [3; 32], sha1: [4; 20], size, expires },
-                None => Action::Delete,
+                Some(size) => CommitAction::Set { hash: [3; 32], sha1: [4; 20], size, expires },
+                None => CommitAction::Delete,
             },
             location: Location::Nowhere,
         }

@@ -7,11 +7,11 @@ use model::{Key, Timestamp};
 use thiserror::Error;
 
 use crate::clock::Stamp;
-use crate::commit::{Action, Commit, Location, NodeTag, Position};
+use crate::commit::{Commit, CommitAction, Location, NodeTag, Position};
 use crate::expiry::Expiry;
 use crate::record::{self, Record};
 use crate::replica::Horizons;
-use crate::sync::message::{ClusterId, Message, Refusal, Vector};
+use crate::sync::message::{ClusterId, Message, SessionRefusal, Vector};
 
 /// The name of one write until it is acknowledged or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,11 +40,11 @@ impl Change {
     /// Returns the change that makes the same commit once more.
     pub fn again(commit: &Commit) -> Change {
         match (commit.action, commit.location) {
-            (Action::Delete, _) => Change::Delete,
-            (Action::Set { hash, sha1, size, expires }, Location::Log { .. }) => {
+            (CommitAction::Delete, _) => Change::Delete,
+            (CommitAction::Set { hash, sha1, size, expires }, Location::Log { .. }) => {
                 Change::SetInline { hash, sha1, size, expires }
             }
-            (Action::Set { hash, sha1, size, expires }, _) => {
+            (CommitAction::Set { hash, sha1, size, expires }, _) => {
                 Change::SetFile { hash, sha1, size, expires }
             }
         }
@@ -123,7 +123,7 @@ pub enum Event {
 
 /// One record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum BatchEntry {
     /// A commit of this node; the shell holds the value's bytes under the ticket.
     Commit {
         ticket: Ticket,
@@ -196,7 +196,7 @@ pub enum Effect {
     /// Make this durable, then report `Persisted`; at most one is under way.
     Persist {
         batch: u64,
-        entries: Arc<Vec<Entry>>,
+        entries: Arc<Vec<BatchEntry>>,
     },
     /// The write has become the commit `cid`; `None` if the delete found nothing to delete, another
     /// commit stands where one was expected, or the moved commit was dropped meanwhile.
@@ -277,7 +277,7 @@ pub enum Alarm {
     )]
     Conflict { position: Position, peer: NodeTag },
     #[error("no session with node {peer:?}: {reason}")]
-    Quarantined { peer: NodeTag, reason: Refusal },
+    Quarantined { peer: NodeTag, reason: SessionRefusal },
     /// The alarm is over when a session with that node went well, or the node was removed.
     #[error(
         "no session with node {by:?}: it does not have this node on its roster. If an older copy \
@@ -320,21 +320,21 @@ impl Alarm {
     }
 }
 
-impl Entry {
+impl BatchEntry {
     /// Returns what the log is to hold of it; `value` are the bytes under its ticket.
     pub fn record<'a>(&self, value: &'a [u8]) -> Record<'a> {
         match self {
-            Entry::Commit { commit, .. } | Entry::Foreign { commit, .. } => {
+            BatchEntry::Commit { commit, .. } | BatchEntry::Foreign { commit, .. } => {
                 Record::Commit { commit: commit.clone(), value }
             }
-            Entry::Moved { commit, .. } => Record::Moved { commit: commit.clone(), value },
-            Entry::Arrived { commit } => Record::Moved { commit: commit.clone(), value: &[] },
-            Entry::Horizons(horizons) => Record::Horizons(*horizons),
-            Entry::Vector { promise, held } | Entry::Copied { promise, held, .. } => {
+            BatchEntry::Moved { commit, .. } => Record::Moved { commit: commit.clone(), value },
+            BatchEntry::Arrived { commit } => Record::Moved { commit: commit.clone(), value: &[] },
+            BatchEntry::Horizons(horizons) => Record::Horizons(*horizons),
+            BatchEntry::Vector { promise, held } | BatchEntry::Copied { promise, held, .. } => {
                 Record::Vector { promise: *promise, held: held.clone() }
             }
-            Entry::Standing(standing) => Record::Standing(*standing),
-            Entry::Forgotten { positions, clock } => {
+            BatchEntry::Standing(standing) => Record::Standing(*standing),
+            BatchEntry::Forgotten { positions, clock } => {
                 Record::Forgotten { positions: positions.clone(), clock: *clock }
             }
         }
@@ -343,7 +343,7 @@ impl Entry {
     /// Encodes it as its record, without copying anything for it.
     pub fn encode(&self, value: &[u8], out: &mut Vec<u8>) {
         match self {
-            Entry::Commit { commit, .. } | Entry::Foreign { commit, .. } => {
+            BatchEntry::Commit { commit, .. } | BatchEntry::Foreign { commit, .. } => {
                 record::encode_new(commit, value, out);
             }
             other => other.record(value).encode(out),
@@ -353,9 +353,9 @@ impl Entry {
     /// Returns the ticket of the value that the log takes in, if any.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
-            Entry::Commit { ticket, .. }
-            | Entry::Foreign { ticket, .. }
-            | Entry::Moved { ticket, .. } => Some(*ticket),
+            BatchEntry::Commit { ticket, .. }
+            | BatchEntry::Foreign { ticket, .. }
+            | BatchEntry::Moved { ticket, .. } => Some(*ticket),
             _ => None,
         }
     }
@@ -363,9 +363,9 @@ impl Entry {
     /// Returns where the commit's value is once its record lies at `here`.
     pub fn location(&self, here: Location) -> Location {
         match self {
-            Entry::Commit { commit, .. }
-            | Entry::Foreign { commit, .. }
-            | Entry::Moved { commit, .. } => match commit.location {
+            BatchEntry::Commit { commit, .. }
+            | BatchEntry::Foreign { commit, .. }
+            | BatchEntry::Moved { commit, .. } => match commit.location {
                 Location::Log { .. } => here,
                 elsewhere => elsewhere,
             },

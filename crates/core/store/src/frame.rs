@@ -39,7 +39,7 @@ pub struct Frame<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next<'a> {
+pub enum NextFrame<'a> {
     Frame(Frame<'a>),
     /// Only zeros follow.
     Blank,
@@ -121,7 +121,7 @@ fn checksum(header: &[u8], payload: &[u8]) -> u32 {
 }
 
 /// Returns the frame at the start of `bytes`, where no secret is in use.
-pub fn read(bytes: &[u8]) -> Next<'_> {
+pub fn read(bytes: &[u8]) -> NextFrame<'_> {
     Secret::NONE.read(bytes)
 }
 
@@ -162,11 +162,11 @@ impl Secret {
     }
 
     /// Returns the frame at the start of `bytes`.
-    pub fn read<'a>(&self, bytes: &'a [u8]) -> Next<'a> {
+    pub fn read<'a>(&self, bytes: &'a [u8]) -> NextFrame<'a> {
         match self.parse(bytes) {
-            Some(frame) => Next::Frame(frame),
-            None if bytes.iter().all(|byte| *byte == 0) => Next::Blank,
-            None => Next::Broken,
+            Some(frame) => NextFrame::Frame(frame),
+            None if bytes.iter().all(|byte| *byte == 0) => NextFrame::Blank,
+            None => NextFrame::Broken,
         }
     }
 
@@ -207,7 +207,7 @@ impl Secret {
         loop {
             let expected = open.or(extent.batches.map(|(_, newest)| newest + 1)).or(first);
             match self.read(&bytes[offset..]) {
-                Next::Frame(frame) => {
+                NextFrame::Frame(frame) => {
                     if let Some(expected) = expected.filter(|expected| *expected != frame.batch) {
                         return Err(Damage::OutOfOrder { offset, expected, found: frame.batch });
                     }
@@ -223,8 +223,8 @@ impl Secret {
                         extent.end = offset;
                     }
                 }
-                Next::Blank if open.is_none() => return Ok(extent),
-                Next::Blank | Next::Broken => {
+                NextFrame::Blank if open.is_none() => return Ok(extent),
+                NextFrame::Blank | NextFrame::Broken => {
                     if ending == Ending::Sealed {
                         return Err(Damage::Broken { offset });
                     }

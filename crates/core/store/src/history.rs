@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::clock::Stamp;
 use crate::commit::{Commit, Position};
 use crate::sum::{CommitSum, Fingerprint};
-use crate::sync::message::Range;
+use crate::sync::message::StampRange;
 
 /// Commits in a block. The two ends of a range cost at most this many ids to compute; as many
 /// commits are one write of about 80 KiB in a snapshot.
@@ -16,15 +16,15 @@ pub const BLOCK_COMMITS_MAX: usize = 512;
 const BLOCK_COMMITS_MERGED: usize = BLOCK_COMMITS_MAX / 2;
 
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct HistoryBlock {
     commits: Vec<Commit>,
     sum: CommitSum,
 }
 
-impl Block {
-    fn of(commits: Vec<Commit>) -> Block {
+impl HistoryBlock {
+    fn of(commits: Vec<Commit>) -> HistoryBlock {
         let sum = sum_of(&commits);
-        Block { commits, sum }
+        HistoryBlock { commits, sum }
     }
 
     pub fn commits(&self) -> &[Commit] {
@@ -50,7 +50,7 @@ fn sum_of(commits: &[Commit]) -> CommitSum {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// The blocks in order; none of them is empty.
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Arc<HistoryBlock>>,
     total: CommitSum,
 }
 
@@ -72,7 +72,7 @@ impl History {
         self.blocks.is_empty()
     }
 
-    pub fn blocks(&self) -> impl Iterator<Item = &Block> {
+    pub fn blocks(&self) -> impl Iterator<Item = &HistoryBlock> {
         self.blocks.iter().map(|block| &**block)
     }
 
@@ -110,16 +110,16 @@ impl History {
         self.total = self.total.plus(sum);
         let appends = at_block + 1 >= self.blocks.len()
             && self.blocks.last().is_none_or(|block| index == block.commits.len());
-        let full = |block: &Arc<Block>| block.commits.len() >= BLOCK_COMMITS_MAX;
+        let full = |block: &Arc<HistoryBlock>| block.commits.len() >= BLOCK_COMMITS_MAX;
         if self.blocks.is_empty() || appends && full(&self.blocks[at_block]) {
-            self.blocks.push(Arc::new(Block { commits: vec![commit], sum }));
+            self.blocks.push(Arc::new(HistoryBlock { commits: vec![commit], sum }));
             return Inserted::New;
         }
         let block = Arc::make_mut(&mut self.blocks[at_block]);
         block.commits.insert(index, commit);
         block.sum = block.sum.plus(sum);
         if block.commits.len() > BLOCK_COMMITS_MAX {
-            let upper = Block::of(block.commits.split_off(block.commits.len() / 2));
+            let upper = HistoryBlock::of(block.commits.split_off(block.commits.len() / 2));
             block.sum = block.sum.minus(upper.sum);
             block.commits.shrink_to_fit();
             self.blocks.insert(at_block + 1, Arc::new(upper));
@@ -169,7 +169,7 @@ impl History {
         blocks.iter().flat_map(|block| &block.commits).skip(index)
     }
 
-    pub fn range(&self, range: Range) -> impl Iterator<Item = &Commit> {
+    pub fn range(&self, range: StampRange) -> impl Iterator<Item = &Commit> {
         let (from, until) = range.bounds();
         self.iter_from(from.unwrap_or(Position::start_of(Stamp(0))))
             .take_while(move |commit| until.is_none_or(|until| commit.at < until))
@@ -230,7 +230,7 @@ impl History {
             let (sum, all) = (block.sum, rest.len() >= gone.len());
             let sum_left = if all { sum.minus(sum_of(gone)) } else { sum_of(&rest) };
             self.total = self.total.minus(sum.minus(sum_left));
-            *block = Block { commits: rest, sum: sum_left };
+            *block = HistoryBlock { commits: rest, sum: sum_left };
         }
         self.pack();
         dropped
@@ -238,7 +238,7 @@ impl History {
 
     /// Joins small neighbours after many commits were dropped.
     fn pack(&mut self) {
-        let mut packed: Vec<Arc<Block>> = Vec::new();
+        let mut packed: Vec<Arc<HistoryBlock>> = Vec::new();
         for block in self.blocks.drain(..).filter(|block| !block.commits.is_empty()) {
             match packed.last_mut() {
                 Some(last) if last.commits.len() + block.commits.len() <= BLOCK_COMMITS_MERGED => {

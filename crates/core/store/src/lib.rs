@@ -20,8 +20,8 @@ pub mod watch;
 pub mod winners;
 
 pub use clock::{HybridClock, Stamp};
-pub use commit::{Action, Commit, Location, NodeTag, Position};
-pub use event::{Change, Effect, Entry, Event, Ticket, Write};
+pub use commit::{Commit, CommitAction, Location, NodeTag, Position};
+pub use event::{BatchEntry, Change, Effect, Event, Ticket, Write};
 pub use expiry::Expiry;
 pub use machine::StoreMachine;
 pub use machine::stamps::ClockDoubt;

@@ -29,18 +29,18 @@ use self::context::Context;
 use self::forming::Forming;
 use self::holdings::Holdings;
 use self::intake::Intake;
-use self::queue::{DiskQueue, Waiting};
+use self::queue::{DiskQueue, QueuedItem};
 use self::squashing::Squashing;
 use self::stamps::{ClockDoubt, Stamps};
 use crate::clock::Stamp;
 use crate::commit::{Commit, Location, NodeTag, Position};
-use crate::event::{Alarm, Effect, Entry, Event, Ticket, Unwritten};
+use crate::event::{Alarm, Effect, BatchEntry, Event, Ticket, Unwritten};
 use crate::past::Past;
 use crate::replica::{Admitted, Frozen, Replica};
 use crate::sync::Sync;
 use crate::sync::identity::Identity;
-use crate::sync::links::Links;
-use crate::sync::members::{Members, is_roster_key};
+use crate::sync::links::SyncPeers;
+use crate::sync::members::{KnownMembers, is_roster_key};
 use crate::sync::mend::UNCLEAN_WAIT;
 use crate::sync::message::ClusterId;
 use crate::watch::Arrivals;
@@ -77,7 +77,7 @@ impl StoreMachine {
         let mut stamps = Stamps::new(node, past.clock);
         let incarnation = stamps.next(now).0;
         let holdings = Holdings::new(past.replica, incarnation, now);
-        let members = Members::new(node, holdings.replica(), past.held, past.promised);
+        let members = KnownMembers::new(node, holdings.replica(), past.held, past.promised);
         let alone = members.is_alone();
         if !alone {
             // In a cluster of one, no other node's stamps can be in the way.
@@ -91,7 +91,7 @@ impl StoreMachine {
             intake: Intake::new(now.after(wait)),
             queue: DiskQueue::new(now, past.next_batch),
             squashing: Squashing::new(now),
-            sync: Sync::new(identity, members, Links::new(node, incarnation), now),
+            sync: Sync::new(identity, members, SyncPeers::new(node, incarnation), now),
         }
     }
 
@@ -233,10 +233,10 @@ impl StoreMachine {
     fn refused(&mut self, now: Timestamp, batch: u64, effects: &mut Vec<Effect>) {
         for entry in self.queue.refused(now, batch) {
             match entry {
-                Entry::Commit { ticket, .. } | Entry::Moved { ticket, .. } => {
+                BatchEntry::Commit { ticket, .. } | BatchEntry::Moved { ticket, .. } => {
                     effects.push(Effect::Refuse { ticket, reason: Unwritten::NoRoom });
                 }
-                Entry::Foreign { ticket, origin, .. } => {
+                BatchEntry::Foreign { ticket, origin, .. } => {
                     effects.push(Effect::Release { ticket });
                     let (sync, _, mut cx) = self.parts(now, effects);
                     sync.no_room(origin, &mut cx);
@@ -250,19 +250,19 @@ impl StoreMachine {
     fn apply(
         &mut self,
         now: Timestamp,
-        entry: Entry,
+        entry: BatchEntry,
         location: Location,
         effects: &mut Vec<Effect>,
     ) {
         match entry {
-            Entry::Horizons(horizons) => self.holdings.raise(horizons),
-            Entry::Moved { ticket, commit } => {
+            BatchEntry::Horizons(horizons) => self.holdings.raise(horizons),
+            BatchEntry::Moved { ticket, commit } => {
                 let held = self.holdings.relocate(commit.at, location);
                 let cid = held.then(|| commit.cid());
                 effects.push(Effect::Acknowledge { ticket, cid });
             }
-            Entry::Arrived { commit } => self.holdings.value_arrived(now, commit, effects),
-            Entry::Commit { ticket, commit } => {
+            BatchEntry::Arrived { commit } => self.holdings.value_arrived(now, commit, effects),
+            BatchEntry::Commit { ticket, commit } => {
                 self.queue.reissued(ticket);
                 let commit = Commit { location, ..commit };
                 let (position, cid) = (commit.at, commit.cid());
@@ -273,7 +273,7 @@ impl StoreMachine {
                 }
                 effects.push(Effect::Acknowledge { ticket, cid: Some(cid) });
             }
-            Entry::Foreign { ticket, commit, origin } => {
+            BatchEntry::Foreign { ticket, commit, origin } => {
                 let commit = Commit { location, ..commit };
                 let (position, cid) = (commit.at, commit.cid());
                 let admitted = self.admit(now, ticket, commit, &cid, effects);
@@ -284,21 +284,21 @@ impl StoreMachine {
                 sync.durable(origin, &mut cx);
                 effects.push(Effect::Release { ticket });
             }
-            Entry::Vector { promise, held } => {
+            BatchEntry::Vector { promise, held } => {
                 self.stamps.log(promise);
                 self.sync.vector_logged(promise, held);
             }
-            Entry::Copied { promise, held, .. } => {
+            BatchEntry::Copied { promise, held, .. } => {
                 self.stamps.log(promise);
                 let (sync, _, mut cx) = self.parts(now, effects);
                 sync.copy_logged(promise, held, &mut cx);
             }
-            Entry::Standing(standing) => {
+            BatchEntry::Standing(standing) => {
                 if self.sync.standing_logged(standing) {
                     self.holdings.lower_horizons();
                 }
             }
-            Entry::Forgotten { positions, clock } => {
+            BatchEntry::Forgotten { positions, clock } => {
                 self.holdings.forget(&positions, clock);
                 let (sync, _, mut cx) = self.parts(now, effects);
                 sync.forgotten(clock, &mut cx);
@@ -335,7 +335,7 @@ impl StoreMachine {
         let absent = self.holdings.replica().absent();
         let needed = hashes.iter().filter_map(|hash| absent.get(hash));
         for at in needed.flat_map(|absent| absent.needed_by.iter().copied()) {
-            self.queue.wait(Waiting::Arrived(at), effects);
+            self.queue.wait(QueuedItem::Arrived(at), effects);
         }
     }
 
@@ -361,7 +361,7 @@ impl Machine for StoreMachine {
             }
             Event::Move(moves) => {
                 for (ticket, position) in moves {
-                    cx.wait(Waiting::Move(ticket, position));
+                    cx.wait(QueuedItem::Move(ticket, position));
                 }
             }
             Event::Persisted { batch, locations } => {

@@ -34,7 +34,7 @@ const IN_LOG: u8 = 1;
 const IN_FILE: u8 = 2;
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum RecordError {
+pub enum LogRecordError {
     #[error("a record of an unknown kind {0}; a newer version of Cortex may have written it")]
     Kind(u8),
     #[error("a record of an unknown location {0}")]
@@ -151,7 +151,7 @@ impl Record<'_> {
         }
     }
 
-    pub fn decode(payload: &[u8]) -> Result<Record<'_>, RecordError> {
+    pub fn decode(payload: &[u8]) -> Result<Record<'_>, LogRecordError> {
         let mut reader = Reader(payload);
         let record = match reader.byte()? {
             SEGMENT => Record::Segment {
@@ -197,9 +197,9 @@ impl Record<'_> {
                 commits: u64::from_le_bytes(reader.array()?),
                 head: Fingerprint(reader.array()?),
             },
-            other => return Err(RecordError::Kind(other)),
+            other => return Err(LogRecordError::Kind(other)),
         };
-        if reader.0.is_empty() { Ok(record) } else { Err(RecordError::Surplus(reader.0.len())) }
+        if reader.0.is_empty() { Ok(record) } else { Err(LogRecordError::Surplus(reader.0.len())) }
     }
 }
 
@@ -254,7 +254,7 @@ fn decode_standing(reader: &mut Reader<'_>) -> Result<Standing, CommitError> {
 
 /// Decodes a commit. A location inside the log is marked as such; the caller knows the segment and
 /// the offset.
-fn decode_commit<'a>(reader: &mut Reader<'a>) -> Result<(Commit, &'a [u8]), RecordError> {
+fn decode_commit<'a>(reader: &mut Reader<'a>) -> Result<(Commit, &'a [u8]), LogRecordError> {
     let location = reader.byte()?;
     let (mut commit, rest) = Commit::decode(reader.0)?;
     reader.0 = rest;
@@ -263,7 +263,7 @@ fn decode_commit<'a>(reader: &mut Reader<'a>) -> Result<(Commit, &'a [u8]), Reco
         NOWHERE => Location::Nowhere,
         IN_LOG => Location::Log { segment: 0, offset: 0 },
         IN_FILE => Location::File,
-        other => return Err(RecordError::Location(other)),
+        other => return Err(LogRecordError::Location(other)),
     };
     let count = usize::try_from(inline).map_err(|_| CommitError::Short)?;
     let value = reader.take(count)?;
@@ -287,7 +287,7 @@ fn encode_block(commits: &[Commit], out: &mut Vec<u8>) {
     }
 }
 
-fn decode_block(reader: &mut Reader<'_>) -> Result<Vec<Commit>, RecordError> {
+fn decode_block(reader: &mut Reader<'_>) -> Result<Vec<Commit>, LogRecordError> {
     let count = u32::from_le_bytes(reader.array()?);
     let mut commits = Vec::new();
     for _ in 0..count {
@@ -298,7 +298,7 @@ fn decode_block(reader: &mut Reader<'_>) -> Result<Vec<Commit>, RecordError> {
                 segment: u32::from_le_bytes(reader.array()?),
                 offset: u32::from_le_bytes(reader.array()?),
             },
-            other => return Err(RecordError::Location(other)),
+            other => return Err(LogRecordError::Location(other)),
         };
         let (commit, rest) = Commit::decode(reader.0)?;
         reader.0 = rest;

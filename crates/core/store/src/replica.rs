@@ -10,12 +10,12 @@ use std::sync::Arc;
 use model::{Prefix, Timestamp};
 
 use crate::clock::Stamp;
-use crate::commit::{Action, Commit, Location, Position};
+use crate::commit::{Commit, CommitAction, Location, Position};
 use crate::event::Standing;
 use crate::expiry::{Expiring, Expiry};
 use crate::history::{History, Inserted};
 use crate::sync::message::Vector;
-use crate::winners::{Kind, Winner, Winners};
+use crate::winners::{Winner, WinnerKind, Winners};
 
 pub use self::restore::Restoring;
 
@@ -41,8 +41,10 @@ impl Horizons {
     /// clocks are not, so that two nodes with equal horizons drop the same.
     pub fn drops_winner(&self, commit: &Commit) -> bool {
         let ended = match commit.action {
-            Action::Delete => true,
-            Action::Set { expires, .. } => expires.is_some_and(|e| e.time() < self.squash.time()),
+            CommitAction::Delete => true,
+            CommitAction::Set { expires, .. } => {
+                expires.is_some_and(|e| e.time() < self.squash.time())
+            }
         };
         ended && commit.at.stamp <= self.garbage
     }
@@ -214,7 +216,7 @@ impl Replica {
             return Admitted::Superseded;
         }
         self.winners.set_in(slot, &key, wins_as);
-        self.deleted += usize::from(wins_as.kind == Kind::Delete);
+        self.deleted += usize::from(wins_as.kind == WinnerKind::Delete);
         if let Some(expires) = expires {
             self.expiring.enter(expires, at);
         }
@@ -363,9 +365,9 @@ impl Replica {
 
     fn dethrone(&mut self, old: Winner) {
         match old.kind {
-            Kind::Lasting => {}
-            Kind::Delete => self.deleted -= 1,
-            Kind::Ending => {
+            WinnerKind::Lasting => {}
+            WinnerKind::Delete => self.deleted -= 1,
+            WinnerKind::Ending => {
                 let commit = self.history.get(old.at);
                 if let Some(expires) = commit.and_then(|commit| commit.expires()) {
                     self.expiring.leave(expires, old.at);
@@ -386,10 +388,10 @@ impl Replica {
                 let bytes = self.segments.entry(segment).or_default();
                 *bytes = bytes.saturating_add(weight(commit));
             }
-            (Location::File, Action::Set { hash, .. }) => {
+            (Location::File, CommitAction::Set { hash, .. }) => {
                 *self.files.entry(hash).or_default() += 1;
             }
-            (Location::Nowhere, Action::Set { hash, size, .. }) => {
+            (Location::Nowhere, CommitAction::Set { hash, size, .. }) => {
                 let absent = self.absent.entry(hash).or_default();
                 absent.size = size;
                 absent.needed_by.insert(commit.at);
@@ -407,14 +409,14 @@ impl Replica {
                     self.segments.remove(&segment);
                 }
             }
-            (Location::File, Action::Set { hash, .. }) => {
+            (Location::File, CommitAction::Set { hash, .. }) => {
                 let count = self.files.entry(hash).or_default();
                 *count = count.saturating_sub(1);
                 if *count == 0 {
                     self.files.remove(&hash);
                 }
             }
-            (Location::Nowhere, Action::Set { hash, .. }) => {
+            (Location::Nowhere, CommitAction::Set { hash, .. }) => {
                 if let Some(absent) = self.absent.get_mut(&hash) {
                     absent.needed_by.remove(&commit.at);
                     if absent.needed_by.is_empty() {

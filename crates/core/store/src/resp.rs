@@ -1,5 +1,5 @@
 //! The Redis protocol as bytes: requests in, replies out, glob patterns. Owns its limits; must not
-//! know what a command does, nor sockets. Driven by the binary's face of the store.
+//! know what a command does, nor sockets. Driven by the listener for Redis clients.
 
 pub mod glob;
 pub mod reply;

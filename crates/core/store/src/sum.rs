@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_are_a_group(a: [u8; 32], b: [u8; 32], c: [u8; 32]) {
+        fn sums_add_in_any_order_and_subtract(a: [u8; 32], b: [u8; 32], c: [u8; 32]) {
             let [a, b, c] = [a, b, c].map(|cid| CommitSum::of(&cid));
             prop_assert_eq!(a.plus(b).plus(c), c.plus(a).plus(b));
             prop_assert_eq!(a.plus(b).minus(b), a);

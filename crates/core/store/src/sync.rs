@@ -42,19 +42,19 @@ use model::Timestamp;
 
 use crate::clock::Stamp;
 use crate::commit::{Commit, NodeTag, Position};
-use crate::event::{Alarm, Effect, Entry, Origin, Standing, Write};
+use crate::event::{Alarm, Effect, BatchEntry, Origin, Standing, Write};
 use crate::machine::context::Context;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::replica::Horizons;
 use crate::sum::Fingerprint;
 
 use self::cluster::{Cluster, has_missed};
 use self::compare::SUMMARIES_MAX;
 use self::identity::Identity;
-use self::links::Links;
-use self::members::{Members, is_roster_key};
+use self::links::SyncPeers;
+use self::members::{KnownMembers, is_roster_key};
 use self::mend::{Aside, Doubtful, Mending, forget_beyond_clock, right_stamp};
-use self::message::{Answer, Body, ClusterId, Hello, Message, Refusal, Summary, Vector};
+use self::message::{SummaryAnswer, Body, ClusterId, Hello, Message, SessionRefusal, RangeSummary, Vector};
 use self::park::{Parked, newest_admitted};
 use self::schedule::{Due, Timetable};
 use self::session::SessionId;
@@ -70,7 +70,7 @@ pub struct Sync {
 }
 
 impl Sync {
-    pub(crate) fn new(identity: Identity, members: Members, links: Links, now: Timestamp) -> Sync {
+    pub(crate) fn new(identity: Identity, members: KnownMembers, links: SyncPeers, now: Timestamp) -> Sync {
         // Sessions of an earlier life must not be taken for those of this one.
         let last_session = identity.standing().incarnation.max(now.0 << 16);
         Sync {
@@ -91,11 +91,11 @@ impl Sync {
         self.cluster.identity().is_kept()
     }
 
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &KnownMembers {
         self.cluster.members()
     }
 
-    pub fn links(&self) -> &Links {
+    pub fn links(&self) -> &SyncPeers {
         self.cluster.links()
     }
 
@@ -172,13 +172,13 @@ impl Sync {
         hello: &Hello,
         asked: Option<Timestamp>,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         self.cluster.recognise(from, hello, asked, cx)?;
         if cx.stamps.are_doubted(cx.now) {
             self.trust_clock(cx);
         }
         if self.mending.is_of_clock() || cx.stamps.are_doubted(cx.now) {
-            return Err(Refusal::Busy);
+            return Err(SessionRefusal::Busy);
         }
         self.cluster.hear(hello, cx);
         Ok(())
@@ -190,23 +190,23 @@ impl Sync {
         &mut self,
         id: SessionId,
         hello: Hello,
-        summaries: Vec<Summary>,
+        summaries: Vec<RangeSummary>,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         self.sessions.taker.end_with(id.peer);
         let greeted = match summaries.len() {
             0..=SUMMARIES_MAX => self.greet(id.peer, &hello, None, cx),
-            _ => Err(Refusal::OutOfPlace),
+            _ => Err(SessionRefusal::OutOfPlace),
         };
         if let Err(refusal) = greeted {
             self.decline(id, refusal, cx);
         } else if self.cluster.must_copy_from(&hello) {
-            cx.send(id, Body::Refused(Refusal::Busy));
+            cx.send(id, Body::Refused(SessionRefusal::Busy));
             self.copy_from(id.peer, cx);
         } else if has_missed(cx.replica, &hello) {
-            cx.send(id, Body::Refused(Refusal::Behind));
+            cx.send(id, Body::Refused(SessionRefusal::Behind));
         } else if self.sessions.copier.is_copying() || self.mending.is_of_clock() {
-            cx.send(id, Body::Refused(Refusal::Busy));
+            cx.send(id, Body::Refused(SessionRefusal::Busy));
         } else {
             self.sessions.taker.begin(id, (hello, summaries), cx);
             self.sessions.taker.raised(&self.cluster, cx);
@@ -218,9 +218,9 @@ impl Sync {
         &mut self,
         id: SessionId,
         hello: &Hello,
-        answers: Option<Vec<Answer>>,
+        answers: Option<Vec<SummaryAnswer>>,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let Some(asked) = self.sessions.giver.asked(cx.now, id)? else { return Ok(()) };
         self.greet(id.peer, hello, Some(asked), cx)?;
         if self.cluster.must_copy_from(hello) {
@@ -229,7 +229,7 @@ impl Sync {
             return Ok(());
         }
         if has_missed(cx.replica, hello) {
-            return Err(Refusal::Behind);
+            return Err(SessionRefusal::Behind);
         }
         self.sessions.giver.opened(id, (hello.horizons, answers), &self.cluster, cx)
     }
@@ -239,7 +239,7 @@ impl Sync {
         id: SessionId,
         vector: &Vector,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let Some(taken) = self.sessions.taker.done(id, cx)? else { return Ok(()) };
         let whole = taken.whole && !vector.is_empty();
         if whole {
@@ -263,10 +263,10 @@ impl Sync {
     }
 
     /// Begins to send everything to a node that may copy.
-    fn lend(&mut self, id: SessionId, hello: &Hello, cx: &mut Context<'_>) -> Result<(), Refusal> {
+    fn lend(&mut self, id: SessionId, hello: &Hello, cx: &mut Context<'_>) -> Result<(), SessionRefusal> {
         let agreed = match self.greet(id.peer, hello, None, cx) {
-            Ok(()) if self.cluster.must_copy_from(hello) => Err(Refusal::Busy),
-            Ok(()) if !hello.fresh => Err(Refusal::OutOfPlace),
+            Ok(()) if self.cluster.must_copy_from(hello) => Err(SessionRefusal::Busy),
+            Ok(()) if !hello.fresh => Err(SessionRefusal::OutOfPlace),
             greeted => greeted,
         };
         if let Err(refusal) = agreed {
@@ -299,7 +299,7 @@ impl Sync {
         id: SessionId,
         hello: &Hello,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let Some(asked) = self.sessions.copier.asked(cx.now, id)? else { return Ok(()) };
         self.greet(id.peer, hello, Some(asked), cx)?;
         self.sessions.copier.begun(id, hello.horizons.garbage, self.cluster.is_joining(), cx);
@@ -315,28 +315,28 @@ impl Sync {
         }
     }
 
-    fn refused(&mut self, id: SessionId, refusal: Refusal, cx: &mut Context<'_>) {
-        if !self.sessions.end(id) && refusal != Refusal::Unknown {
+    fn refused(&mut self, id: SessionId, refusal: SessionRefusal, cx: &mut Context<'_>) {
+        if !self.sessions.end(id) && refusal != SessionRefusal::Unknown {
             return;
         }
-        if refusal == Refusal::Evicted {
+        if refusal == SessionRefusal::Evicted {
             self.cluster.alarm(Alarm::Evicted, cx);
         }
         match refusal {
-            Refusal::Behind if self.cluster.is_fresh() => self.copy_from(id.peer, cx),
-            Refusal::Behind => self.cluster.behind(id.peer, cx),
+            SessionRefusal::Behind if self.cluster.is_fresh() => self.copy_from(id.peer, cx),
+            SessionRefusal::Behind => self.cluster.behind(id.peer, cx),
             refusal => self.cluster.shun(id.peer, refusal, cx),
         }
     }
 
     /// Says no to whoever opens a session, and leaves the peer alone for a while.
-    fn decline(&mut self, id: SessionId, reason: Refusal, cx: &mut Context<'_>) {
+    fn decline(&mut self, id: SessionId, reason: SessionRefusal, cx: &mut Context<'_>) {
         cx.send(id, Body::Refused(reason));
         self.cluster.shun(id.peer, reason, cx);
     }
 
     /// Ends all sessions with a peer, and leaves it alone for a while.
-    fn break_off(&mut self, id: SessionId, reason: Refusal, cx: &mut Context<'_>) {
+    fn break_off(&mut self, id: SessionId, reason: SessionRefusal, cx: &mut Context<'_>) {
         cx.send(id, Body::Refused(reason));
         self.sessions.end_with(id.peer);
         self.cluster.shun(id.peer, reason, cx);
@@ -361,7 +361,7 @@ impl Sync {
 
     pub(crate) fn join(&mut self, cluster: ClusterId, listed: Stamp, cx: &mut Context<'_>) {
         if cluster != self.standing().cluster {
-            // Members of the other cluster are unknown in this one.
+            // KnownMembers of the other cluster are unknown in this one.
             let history = cx.replica.history().iter();
             let roster = history.filter(|commit| is_roster_key(&commit.key));
             let roster: Vec<Position> = roster.map(|commit| commit.at).collect();
@@ -396,7 +396,7 @@ impl Sync {
         };
         for write in writes {
             if counts {
-                cx.wait(Waiting::Anew(write));
+                cx.wait(QueuedItem::Anew(write));
             } else {
                 cx.effects.push(Effect::Acknowledge { ticket: write.ticket, cid: None });
             }
@@ -415,11 +415,11 @@ impl Sync {
 
     pub(crate) fn tick(&mut self, cx: &mut Context<'_>) {
         for id in self.sessions.stalled(cx.now) {
-            self.break_off(id, Refusal::Stalled, cx);
+            self.break_off(id, SessionRefusal::Stalled, cx);
         }
         for carried in self.parked.due(cx.now) {
             let origin = Origin { peer: self.cluster.node(), session: 0, batch: 0 };
-            cx.wait(Waiting::Admit { carried, origin, horizons: None });
+            cx.wait(QueuedItem::Admit { carried, origin, horizons: None });
         }
         if !self.cluster.is_alone() && self.timetable.is_vector_due(cx.now) {
             self.keep_vector(cx);
@@ -457,7 +457,7 @@ impl Sync {
     /// Puts what this node holds of others, and promises of itself, into the log.
     fn keep_vector(&mut self, cx: &mut Context<'_>) {
         self.timetable.vector_kept(cx.now);
-        cx.wait(Waiting::Vector);
+        cx.wait(QueuedItem::Vector);
     }
 
     /// Raises the horizons: history is squashed up to here, and garbage is collected up to what all
@@ -466,7 +466,7 @@ impl Sync {
         let garbage = self.garbage_below(squash, cx);
         if self.cluster.is_alone() && garbage > cx.replica.horizons().garbage {
             // Future members must not think that this node missed what it has collected.
-            cx.wait(Waiting::Vector);
+            cx.wait(QueuedItem::Vector);
         }
         cx.raise_to(Horizons { squash, garbage });
     }
@@ -495,14 +495,14 @@ impl Sync {
     /// still counts must be asked again.
     pub(crate) fn outdated(&mut self, origin: Origin, cx: &mut Context<'_>) {
         if self.sessions.taker.takes(origin.into()) {
-            self.break_off(origin.into(), Refusal::HorizonsRose, cx);
+            self.break_off(origin.into(), SessionRefusal::HorizonsRose, cx);
         }
     }
 
     /// Breaks off the session of a commit for which the disk had no room, once.
     pub(crate) fn no_room(&mut self, origin: Origin, cx: &mut Context<'_>) {
         if self.sessions.takes(origin.into()) {
-            self.break_off(origin.into(), Refusal::NoRoom, cx);
+            self.break_off(origin.into(), SessionRefusal::NoRoom, cx);
         }
     }
 
@@ -510,7 +510,7 @@ impl Sync {
         self.cluster.catch_up_again(commit)
     }
 
-    pub(crate) fn vector_entry(&self, cx: &mut Context<'_>) -> Entry {
+    pub(crate) fn vector_entry(&self, cx: &mut Context<'_>) -> BatchEntry {
         self.cluster.vector_entry(cx)
     }
 
@@ -519,7 +519,7 @@ impl Sync {
         vector: &Vector,
         garbage: Stamp,
         cx: &mut Context<'_>,
-    ) -> Entry {
+    ) -> BatchEntry {
         self.cluster.copied_entry(vector, garbage, cx)
     }
 
@@ -537,7 +537,7 @@ impl Sync {
             self.cluster.lose_past(peer, position.stamp, cx);
         }
         if !self.sessions.copier.clash(id, position) && self.sessions.taker.takes(id) {
-            self.break_off(id, Refusal::Conflict, cx);
+            self.break_off(id, SessionRefusal::Conflict, cx);
         }
     }
 

@@ -30,19 +30,19 @@ const SORTED_FROM: usize = 8;
 
 /// What must be known of a winner when another one takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WinnerKind {
     Lasting,
     /// Its value expires.
     Ending,
     Delete,
 }
 
-impl Kind {
-    pub fn of(commit: &Commit) -> Kind {
+impl WinnerKind {
+    pub fn of(commit: &Commit) -> WinnerKind {
         match commit.expires() {
-            _ if commit.is_delete() => Kind::Delete,
-            Some(_) => Kind::Ending,
-            None => Kind::Lasting,
+            _ if commit.is_delete() => WinnerKind::Delete,
+            Some(_) => WinnerKind::Ending,
+            None => WinnerKind::Lasting,
         }
     }
 }
@@ -50,17 +50,17 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Winner {
     pub at: Position,
-    pub kind: Kind,
+    pub kind: WinnerKind,
 }
 
 impl Winner {
     pub fn of(commit: &Commit) -> Winner {
-        Winner { at: commit.at, kind: Kind::of(commit) }
+        Winner { at: commit.at, kind: WinnerKind::of(commit) }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct KeyWinner {
     key: Arc<str>,
     winner: Winner,
 }
@@ -68,11 +68,11 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 struct Block {
     guide: Guide,
-    entries: Vec<Entry>,
+    entries: Vec<KeyWinner>,
 }
 
 impl Block {
-    fn of(entries: Vec<Entry>) -> Block {
+    fn of(entries: Vec<KeyWinner>) -> Block {
         let guide = Guide::of(entries.len(), |index| &*entries[index].key);
         Block { guide, entries }
     }
@@ -81,7 +81,7 @@ impl Block {
         self.guide.find(key, |index| &*self.entries[index].key)
     }
 
-    fn insert(&mut self, index: usize, entry: Entry) {
+    fn insert(&mut self, index: usize, entry: KeyWinner) {
         if self.entries.len() == self.entries.capacity() {
             self.entries.reserve_exact(GROWTH);
         }
@@ -116,7 +116,7 @@ impl Wins<'_> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub struct WinnerSlot {
     block: usize,
     index: usize,
     pub winner: Option<Winner>,
@@ -153,10 +153,10 @@ impl Winners {
             a.cmp(b).then_with(|| key(n).cmp(key(m))).then(n.cmp(m))
         });
         let mut blocks = Vec::new();
-        let mut filling: Vec<Entry> = Vec::new();
+        let mut filling: Vec<KeyWinner> = Vec::new();
         for (_, n) in order {
             let commit = commits[n as usize];
-            let entry = Entry { key: commit.key.clone(), winner: Winner::of(commit) };
+            let entry = KeyWinner { key: commit.key.clone(), winner: Winner::of(commit) };
             if let Some(last) = filling.last_mut().filter(|last| last.key == entry.key) {
                 *last = entry;
                 continue;
@@ -189,10 +189,10 @@ impl Winners {
     }
 
     /// Returns the place of a key, which holds until the next change.
-    pub fn slot(&self, key: &str) -> Slot {
+    pub fn slot(&self, key: &str) -> WinnerSlot {
         let (block, found) = self.find(key);
         let winner = found.ok().map(|index| self.blocks[block].entries[index].winner);
-        Slot { block, index: found.unwrap_or_else(|index| index), winner }
+        WinnerSlot { block, index: found.unwrap_or_else(|index| index), winner }
     }
 
     /// Sets the winner of a key and returns the one before.
@@ -204,10 +204,10 @@ impl Winners {
 
     /// Sets it like `set` where the slot of this key was looked up already, which saves half of the
     /// work.
-    pub fn set_in(&mut self, slot: Slot, key: &Arc<str>, winner: Winner) {
-        let Slot { block: at_block, index, winner: before } = slot;
+    pub fn set_in(&mut self, slot: WinnerSlot, key: &Arc<str>, winner: Winner) {
+        let WinnerSlot { block: at_block, index, winner: before } = slot;
         // An older text goes with its commit: two texts of a key would be kept otherwise.
-        let entry = Entry { key: key.clone(), winner };
+        let entry = KeyWinner { key: key.clone(), winner };
         if before.is_some() {
             self.blocks[at_block].entries[index] = entry;
             return;
@@ -269,7 +269,7 @@ impl Winners {
     /// Visits the winners at and below a prefix, in the order of their keys.
     pub fn visit(&self, prefix: &Prefix, visit: &mut dyn FnMut(Position)) {
         let prefix = prefix.as_str();
-        let mut visit = |entry: &Entry| visit(entry.winner.at);
+        let mut visit = |entry: &KeyWinner| visit(entry.winner.at);
         if prefix.is_empty() {
             return self.blocks.iter().flat_map(|block| &block.entries).for_each(visit);
         }
@@ -295,7 +295,7 @@ impl Winners {
         below.all(|entry| visit(entry.winner.at));
     }
 
-    fn from(&self, key: &str) -> impl Iterator<Item = &Entry> {
+    fn from(&self, key: &str) -> impl Iterator<Item = &KeyWinner> {
         let (at_block, found) = self.find(key);
         let index = found.unwrap_or_else(|index| index);
         let blocks = self.blocks.get(at_block..).unwrap_or_default();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     fn lasting(stamp: u64) -> Winner {
-        Winner { at: at(stamp), kind: Kind::Lasting }
+        Winner { at: at(stamp), kind: WinnerKind::Lasting }
     }
 
     fn check(winners: &Winners, expected: &BTreeMap<Arc<str>, Winner>, prefix: &str) {
@@ -382,7 +382,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_a_sorted_map(
+        fn winners_behave_like_a_sorted_map(
             changes in prop::collection::vec(("[ab!](::[a-c!]{1,2}:?){0,3}", any::<bool>()), 1..400),
             prefix in "(a(::[a-c!])?)?",
         ) {
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_in_any_order_and_out_again() {
+    fn many_keys_are_inserted_in_any_order_and_removed_again() {
         for step in [1u64, 7, 1999] {
             let (mut winners, mut expected) = (Winners::default(), BTreeMap::new());
             for n in 0..2000u64 {

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use store_core::history::History;
 use store_core::sync::compare::{self, SUMMARIES_MAX};
 use store_core::sync::message::{
-    Answer, Body, Carried, ClusterId, Held, Hello, Message, Range, Refusal, ShortId, Summary,
-    Vector,
+    Body, Carried, ClusterId, Hello, Message, RangeHoldings, RangeSummary, SessionRefusal, ShortId,
+    StampRange, SummaryAnswer, Vector,
 };
 use store_core::sync::wire::{self, MESSAGE_BYTES_MAX};
 use store_core::{
-    Action, Commit, Expiry, Fingerprint, Horizons, Location, NodeTag, Position, Stamp, Ticket,
+    Commit, CommitAction, Expiry, Fingerprint, Horizons, Location, NodeTag, Position, Stamp, Ticket,
 };
 
 fn tag(name: &str) -> NodeTag {
@@ -21,7 +21,7 @@ fn tag(name: &str) -> NodeTag {
 }
 
 fn commit(stamp: u64, node: u8, value: u8) -> Commit {
-    let action = Action::Set { hash: [value; 32], sha1: [0; 20], size: 0, expires: None };
+    let action = CommitAction::Set { hash: [value; 32], sha1: [0; 20], size: 0, expires: None };
     let at = Position { stamp: Stamp(stamp), node: tag(&format!("n{node}")) };
     Commit { at, key: "k".into(), action, location: Location::Nowhere }
 }
@@ -98,12 +98,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_two_histories(giver in commits(300), taker in commits(300)) {
+    fn any_two_histories_are_made_equal(giver in commits(300), taker in commits(300)) {
         check(&giver, &taker)?;
     }
 
     #[test]
-    fn one_that_is_part_of_the_other(
+    fn a_history_and_a_part_of_it_are_made_equal(
         all in commits(600),
         without in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_long_past_in_common_and_some_of_each(
+    fn histories_with_a_long_common_past_are_made_equal(
         length in 0..3000u64,
         giver in commits(40),
         taker in commits(40),
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn many_nodes_at_one_stamp(giver in 0..200u8, taker in 0..200u8) {
+    fn commits_of_many_nodes_at_one_stamp_are_made_equal(giver in 0..200u8, taker in 0..200u8) {
         let of = |count: u8| (0..count).map(|node| commit(5, node, 0)).collect::<Vec<_>>();
         check(&of(giver), &of(taker))?;
     }
@@ -175,25 +175,27 @@ proptest! {
     }
 }
 
-fn range() -> impl Strategy<Value = Range> {
+fn range() -> impl Strategy<Value = StampRange> {
     let ends = (any::<u64>(), any::<u64>()).prop_map(|(a, b)| {
         let (from, until) = (a.min(b), a.max(b).max(a.min(b).saturating_add(1)));
-        Range { from: Stamp(from.min(u64::MAX - 1)), until: Stamp(until) }
+        StampRange { from: Stamp(from.min(u64::MAX - 1)), until: Stamp(until) }
     });
-    prop_oneof![Just(Range::ALL), ends]
+    prop_oneof![Just(StampRange::ALL), ends]
 }
 
-fn summary() -> impl Strategy<Value = Summary> {
-    let ids = prop::collection::vec(any::<[u8; 16]>().prop_map(ShortId), 0..5).prop_map(Held::Ids);
+fn summary() -> impl Strategy<Value = RangeSummary> {
+    let ids = prop::collection::vec(any::<[u8; 16]>().prop_map(ShortId), 0..5)
+        .prop_map(RangeHoldings::Ids);
     let sum = (any::<[u8; 16]>(), any::<u64>())
-        .prop_map(|(sum, count)| Held::Sum { fingerprint: Fingerprint(sum), count });
-    (range(), prop_oneof![ids, sum]).prop_map(|(range, held)| Summary { range, held })
+        .prop_map(|(sum, count)| RangeHoldings::Sum { fingerprint: Fingerprint(sum), count });
+    (range(), prop_oneof![ids, sum]).prop_map(|(range, held)| RangeSummary { range, held })
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> impl Strategy<Value = SummaryAnswer> {
     let missing = prop::collection::vec(any::<u32>(), 0..5);
-    let lacks = (range(), missing).prop_map(|(range, missing)| Answer::Lacks { range, missing });
-    prop_oneof![lacks, prop::collection::vec(summary(), 0..5).prop_map(Answer::Holds)]
+    let lacks =
+        (range(), missing).prop_map(|(range, missing)| SummaryAnswer::Lacks { range, missing });
+    prop_oneof![lacks, prop::collection::vec(summary(), 0..5).prop_map(SummaryAnswer::Holds)]
 }
 
 fn vector() -> impl Strategy<Value = Vector> {
@@ -227,8 +229,8 @@ fn carried() -> impl Strategy<Value = Carried> {
     let expires = prop::option::of((1..=u64::MAX).prop_map(|at| Expiry::at(Timestamp(at))));
     let made = |(stamp, kind, expires)| {
         let size = if kind == 1 { 3 } else { u64::MAX };
-        let set = Action::Set { hash: [1; 32], sha1: [2; 20], size, expires };
-        let action = if kind == 0 { Action::Delete } else { set };
+        let set = CommitAction::Set { hash: [1; 32], sha1: [2; 20], size, expires };
+        let action = if kind == 0 { CommitAction::Delete } else { set };
         let location = match kind {
             1 => Location::Log { segment: 0, offset: 0 },
             _ => Location::Nowhere,
@@ -243,8 +245,12 @@ fn body() -> impl Strategy<Value = Body> {
     let summaries = || prop::collection::vec(summary(), 0..5);
     let answers = || prop::collection::vec(answer(), 0..5);
     let refusal = prop_oneof![
-        any::<u64>().prop_map(Refusal::ClocksApart),
-        prop::sample::select(vec![Refusal::OtherCluster, Refusal::Evicted, Refusal::OutOfPlace]),
+        any::<u64>().prop_map(SessionRefusal::ClocksApart),
+        prop::sample::select(vec![
+            SessionRefusal::OtherCluster,
+            SessionRefusal::Evicted,
+            SessionRefusal::OutOfPlace
+        ]),
     ];
     let commits = prop::collection::vec(carried(), 0..4);
     prop_oneof![

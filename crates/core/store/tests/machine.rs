@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Machine, Prefix, Timestamp};
 use proptest::prelude::*;
-use store_core::event::{Change, Effect, Entry, Event, Ticket, Unwritten, Write};
+use store_core::event::{BatchEntry, Change, Effect, Event, Ticket, Unwritten, Write};
 use store_core::machine::{
     BATCH_WRITES_MAX, DROPPABLE_MAX, EXPIRIES_PER_TICK_MAX, SQUASH_AGE, SQUASH_INTERVAL,
     WRITES_WAITING_MAX,
@@ -48,16 +48,16 @@ fn feed(machine: &mut StoreMachine, event: Event) -> Vec<Effect> {
     effects
 }
 
-fn batch_of(effects: &[Effect]) -> Option<(u64, Vec<Entry>)> {
+fn batch_of(effects: &[Effect]) -> Option<(u64, Vec<BatchEntry>)> {
     effects.iter().find_map(|effect| match effect {
         Effect::Persist { batch, entries } => Some((*batch, entries.to_vec())),
         _ => None,
     })
 }
 
-fn persisted(batch: u64, entries: &[Entry]) -> Event {
-    let location = |(i, entry): (usize, &Entry)| match entry {
-        Entry::Commit { commit, .. } if !commit.is_delete() => {
+fn persisted(batch: u64, entries: &[BatchEntry]) -> Event {
+    let location = |(i, entry): (usize, &BatchEntry)| match entry {
+        BatchEntry::Commit { commit, .. } if !commit.is_delete() => {
             Location::Log { segment: batch as u32, offset: i as u32 }
         }
         _ => Location::Nowhere,
@@ -83,7 +83,7 @@ proptest! {
         let keys = ["a", "a::b", "b", "c"];
         let mut machine = machine();
         let mut model: BTreeMap<&str, u8> = BTreeMap::new();
-        let mut on_its_way: Option<(u64, Vec<Entry>)> = None;
+        let mut on_its_way: Option<(u64, Vec<BatchEntry>)> = None;
         let mut ticket = 0;
         for (writes, answer) in steps {
             let writes = writes.into_iter().map(|(key, value)| {
@@ -98,7 +98,7 @@ proptest! {
                     1 => effects.extend(feed(&mut machine, Event::Refused { batch })),
                     _ => {
                         for entry in &entries {
-                            let Entry::Commit { commit, .. } = entry else { continue };
+                            let BatchEntry::Commit { commit, .. } = entry else { continue };
                             let key = keys.iter().find(|key| **key == &*commit.key).unwrap();
                             if commit.is_delete() {
                                 prop_assert!(model.remove(key).is_some(), "deletes what is there");
@@ -221,7 +221,7 @@ fn a_moved_commit_that_was_dropped_meanwhile_stays_dropped() {
     let effects =
         feed(&mut machine, Event::Write(vec![write(1, "a", Some(1)), write(2, "a", None)]));
     let (batch, entries) = batch_of(&effects).unwrap();
-    let Some(Entry::Commit { commit, .. }) = entries.get(1) else { panic!("a commit") };
+    let Some(BatchEntry::Commit { commit, .. }) = entries.get(1) else { panic!("a commit") };
     let at = commit.at;
     feed(&mut machine, persisted(batch, &entries));
     // The squash and the move travel in one batch, as both waited for the same fdatasync.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use model::{NodeId, Prefix, Timestamp};
 use proptest::prelude::*;
-use store_core::commit::{Action, Commit, Location, NodeTag, Position};
-use store_core::frame::{self, Damage, Ending, Next, SECRET_LENGTH, Secret};
+use store_core::commit::{Commit, CommitAction, Location, NodeTag, Position};
+use store_core::frame::{self, Damage, Ending, NextFrame, SECRET_LENGTH, Secret};
 use store_core::history::{History, Inserted};
-use store_core::record::{Record, RecordError};
+use store_core::record::{LogRecordError, Record};
 use store_core::replica::{Admitted, Restoring};
 use store_core::{CommitSum, Expiry, Horizons, Replica, Stamp};
 
@@ -29,11 +29,11 @@ fn position(stamp: u64, node: u8) -> Position {
 fn commit(stamp: u64, node: u8) -> Commit {
     let mix = (stamp * 31 + u64::from(node % 3) * 17) as usize;
     let expires = mix.is_multiple_of(3).then(|| Expiry::at(Timestamp(mix as u64 % 50)));
-    let set = Action::Set { hash: [mix as u8; 32], sha1: [node; 20], size: stamp, expires };
+    let set = CommitAction::Set { hash: [mix as u8; 32], sha1: [node; 20], size: stamp, expires };
     Commit {
         at: position(stamp, node),
         key: KEYS[mix % KEYS.len()].into(),
-        action: if mix.is_multiple_of(4) { Action::Delete } else { set },
+        action: if mix.is_multiple_of(4) { CommitAction::Delete } else { set },
         location: match mix % 4 {
             0 => Location::Nowhere,
             1 => Location::File,
@@ -131,7 +131,7 @@ fn check_against(replica: &Replica, held: &BTreeMap<Position, Commit>, now: Time
     for value in 0..=255u8 {
         let refers = |c: &Commit| {
             c.location == Location::File
-                && matches!(c.action, Action::Set { hash, .. } if hash == [value; 32])
+                && matches!(c.action, CommitAction::Set { hash, .. } if hash == [value; 32])
         };
         assert_eq!(replica.refers_to(&[value; 32]), held.values().any(refers));
     }
@@ -338,14 +338,14 @@ fn batches_out_of_order_are_damage() {
     frame::write(&mut bytes, 3, true, b"x");
     let damage = Secret::NONE.check(&bytes, 0, Some(1), Ending::Sealed).unwrap_err();
     assert_eq!(damage, Damage::OutOfOrder { offset: end, expected: 2, found: 3 });
-    assert_eq!(frame::read(&[0; 40]), Next::Blank);
+    assert_eq!(frame::read(&[0; 40]), NextFrame::Blank);
 }
 
 #[test]
 fn records_round_trip_and_unknown_kinds_are_named() {
     let set = commit(1, 1);
     let mut inline = Commit { location: Location::Log { segment: 0, offset: 0 }, ..commit(5, 2) };
-    inline.action = Action::Set { hash: [1; 32], sha1: [2; 20], size: 3, expires: None };
+    inline.action = CommitAction::Set { hash: [1; 32], sha1: [2; 20], size: 3, expires: None };
     let horizons = Horizons { squash: Stamp(4), garbage: Stamp(3) };
     let head = CommitSum::default().fingerprint();
     let (format, next, batch, clock) = (1, 9, 77, Stamp(8));
@@ -367,7 +367,7 @@ fn records_round_trip_and_unknown_kinds_are_named() {
         payload.push(0);
         assert!(Record::decode(&payload).is_err(), "{record:?}");
     }
-    assert_eq!(Record::decode(&[200]), Err(RecordError::Kind(200)));
+    assert_eq!(Record::decode(&[200]), Err(LogRecordError::Kind(200)));
 }
 
 #[test]
@@ -384,8 +384,11 @@ fn two_commits_at_one_position_are_a_conflict() {
 fn a_delete_that_nobody_needs_ends_what_it_follows() {
     let mut replica = Replica::default();
     let set = Commit { key: "k".into(), ..commit(1, 0) };
-    let delete =
-        |node| Commit { action: Action::Delete, location: Location::Nowhere, ..commit(2, node) };
+    let delete = |node| Commit {
+        action: CommitAction::Delete,
+        location: Location::Nowhere,
+        ..commit(2, node)
+    };
     let delete = |node| Commit { key: "k".into(), ..delete(node) };
     replica.admit(set);
     let garbage = delete(1).at.stamp;

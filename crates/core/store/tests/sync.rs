@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Machine, Timestamp};
-use store_core::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
-use store_core::sync::members::Members;
+use store_core::event::{Alarm, BatchEntry, Change, Effect, Event, Ticket, Write};
+use store_core::sync::members::KnownMembers;
 use store_core::sync::message::{Body, Carried, ClusterId, Message, Vector};
 use store_core::sync::wire;
 use store_core::{Commit, Location, NodeTag, Past, Position, Replica, Stamp, StoreMachine};
@@ -93,7 +93,7 @@ impl Cluster {
             match effect {
                 Effect::Persist { batch, entries } => {
                     let here = Location::Log { segment: 1, offset: batch as u32 * 8 };
-                    let locations = entries.iter().map(|entry: &Entry| entry.location(here));
+                    let locations = entries.iter().map(|entry: &BatchEntry| entry.location(here));
                     let event = Event::Persisted { batch, locations: locations.collect() };
                     self.event(node, event);
                 }
@@ -117,10 +117,10 @@ impl Cluster {
                     for (at, key) in anew {
                         let commit = commits.iter().find(|commit| commit.at == at).unwrap();
                         let change = match commit.action {
-                            store_core::Action::Set { hash, sha1, size, expires } => {
+                            store_core::CommitAction::Set { hash, sha1, size, expires } => {
                                 Change::SetInline { hash, sha1, size, expires }
                             }
-                            store_core::Action::Delete => Change::Delete,
+                            store_core::CommitAction::Delete => Change::Delete,
                         };
                         let ticket = Ticket(self.next_ticket);
                         self.next_ticket += 1;
@@ -423,14 +423,19 @@ fn garbage_waits_for_three_rounds_after_an_entry_that_came_late_is_heard_of() {
     let entry = |seconds: u64, name: &str| Commit {
         at: Position { stamp: at(seconds), node: one },
         key: format!("cluster::nodes::{name}").into(),
-        action: store_core::Action::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires: None },
+        action: store_core::CommitAction::Set {
+            hash: [1; 32],
+            sha1: [1; 20],
+            size: 0,
+            expires: None,
+        },
         location: Location::Log { segment: 1, offset: 0 },
     };
     let mut replica = Replica::default();
     replica.admit(entry(1, "n1"));
     replica.admit(entry(2, "n2"));
-    let mut members = Members::new(one, &replica, Vector::new(), at(2));
-    let round = |members: &mut Members, seconds: u64| {
+    let mut members = KnownMembers::new(one, &replica, Vector::new(), at(2));
+    let round = |members: &mut KnownMembers, seconds: u64| {
         members.keep(at(seconds), [(two, at(seconds)), (three, at(seconds))].into());
         members.hear(&[(two, at(seconds)), (three, at(seconds))].into(), at(seconds));
         members.garbage(Timestamp(seconds * 1000), &BTreeSet::new())
@@ -513,7 +518,8 @@ fn lost_with_a_disk(collected: bool) {
     cluster.run(20_000);
     for machine in cluster.nodes.values() {
         let k = machine.replica().get("k", cluster.now).expect("it is there");
-        let newest = matches!(k.action, store_core::Action::Set { hash, .. } if hash == [2; 32]);
+        let newest =
+            matches!(k.action, store_core::CommitAction::Set { hash, .. } if hash == [2; 32]);
         assert!(newest, "what was written last is read");
     }
     // What has no older value beside it may have been deleted as well.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::fixtures::cluster::{cluster, id_of, local_address};
 use crate::machine::free_port;
 use crate::node::Node;
 use crate::outside::{Callers, Connection, Site};
@@ -95,12 +96,8 @@ struct Two {
 
 impl Two {
     fn start() -> Two {
-        let address = format!("127.0.0.1:{}", free_port());
-        let one = Node::start_with(&["--listen", &address]);
-        let invitation = one.cortex(&["store", "invite"]);
-        let listen = format!("127.0.0.1:{}", free_port());
-        let join = ["--listen", &listen, "--join", invitation.trim()];
-        let two = Node::start_with(&join);
+        let address = local_address();
+        let [one, two] = cluster([&["--listen", &address], &[]]);
         let nodes = Two { one, two, address };
         nodes.one.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
         let project = nodes.one.path(NAME);
@@ -113,8 +110,8 @@ impl Two {
         assert!(!nodes.one.ready(NAME, "web").is_empty());
         nodes.await_answer("across: request");
         let rows = nodes.one.ready(NAME, "web");
-        let two = std::fs::read_to_string(nodes.two.data().join("node.id")).expect("its id");
-        assert!(rows.iter().all(|row| row.node != two.trim()), "it runs on one alone: {rows:?}");
+        let two = id_of(&nodes.two);
+        assert!(rows.iter().all(|row| row.node != two), "it runs on one alone: {rows:?}");
         nodes
     }
 
@@ -202,7 +199,7 @@ fn websocket(site: &Site) {
 /// Asserts that a machine that stands still, which refuses nothing and answers nothing, does not
 /// hold up requests.
 #[test]
-fn a_frozen_machine_holds_nobody_up() {
+fn a_frozen_machine_holds_no_request_up() {
     let nodes = Two::start();
     let site = nodes.site();
     let mut kept = Connection::open(&site).expect("a connection");

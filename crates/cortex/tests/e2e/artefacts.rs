@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::fixtures::cluster::{await_loads, cluster, id_of};
 use crate::machine::{free_port, lives};
 use crate::node::Node;
-use crate::nodes::{await_acquaintance, await_state, first, id_of, join};
 use crate::outside::Site;
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
@@ -66,15 +66,8 @@ fn main() {
 
 /// Starts a node, which is busier, and one that joins it and is known to be less so.
 fn two_nodes() -> [Node; 2] {
-    let one = first(&[BUSY]);
-    let two = join(&one, &[IDLE]);
-    await_acquaintance(&[&one, &two]);
-    for id in [id_of(&one), id_of(&two)] {
-        wait_for("its load", STATE_DEADLINE, || {
-            let row = await_state(&one, &id, "alive");
-            if row["load_percent"].is_u64() { Ok(()) } else { Err(row.to_string()) }
-        });
-    }
+    let [one, two] = cluster([&[BUSY], &[IDLE]]);
+    await_loads(&[&one, &two]);
     [one, two]
 }
 
@@ -201,9 +194,7 @@ fn another_node_builds_when_the_builder_dies() {
 
 #[test]
 fn a_tool_that_one_node_lacks_is_found_on_another() {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, two] = cluster([&[], &[]]);
     let project = one.path(NAME);
     let server = "web: exec python3 server.py $(cat made)\n";
     let code = r#"

@@ -80,7 +80,7 @@ fn a_link_that_leaves_the_project_is_named() {
 }
 
 #[test]
-fn one_that_never_binds_its_port_is_refused() {
+fn an_application_that_never_binds_its_port_is_refused() {
     let node = Node::start();
     let project = node.path("app");
     of_files(
@@ -92,7 +92,7 @@ fn one_that_never_binds_its_port_is_refused() {
 }
 
 #[test]
-fn one_that_binds_another_port_is_told_which() {
+fn an_application_that_binds_another_port_is_told_which() {
     let node = Node::start();
     let project = node.path("app");
     let port = free_port().to_string();
@@ -106,7 +106,7 @@ fn one_that_binds_another_port_is_told_which() {
 /// Asserts that binding every address is warned about, not refused: it works, but strangers could
 /// go around the router.
 #[test]
-fn one_that_binds_every_address_is_warned_about() {
+fn an_application_that_binds_every_address_is_warned_about() {
     let node = Node::start();
     let project = node.path("app");
     of_files(
@@ -121,7 +121,7 @@ fn one_that_binds_every_address_is_warned_about() {
 }
 
 #[test]
-fn one_that_exits_at_once_is_refused_with_its_last_words() {
+fn an_application_that_exits_at_once_is_refused_with_its_last_words() {
     let node = Node::start();
     let project = node.path("app");
     of_files(&project, &[("Procfile", "web: echo famous last words; exit 3\n")]);

@@ -92,7 +92,7 @@ fn all_are_gone(hogs: &[Identity]) {
 }
 
 #[test]
-fn one_that_eats_memory_is_stopped_and_nobody_notices() {
+fn a_build_that_eats_memory_is_stopped_and_nobody_notices() {
     let case = Case::serving();
     let callers = Callers::start_gently(&case.site, "/", &["Hello from"]);
     callers.answered_more(ANSWERS);
@@ -110,7 +110,7 @@ fn one_that_eats_memory_is_stopped_and_nobody_notices() {
 }
 
 #[test]
-fn one_that_eats_processors_leaves_some_to_those_who_serve() {
+fn a_build_that_eats_processors_leaves_some_to_instances() {
     let case = Case::serving();
     let callers = Callers::start_gently(&case.site, "/", &["Hello from"]);
     callers.answered_more(ANSWERS);

@@ -89,7 +89,7 @@ fn a_freshly_generated_project_answers() {
 }
 
 #[test]
-fn journey_with_a_model_and_static_files() {
+fn a_project_with_a_model_and_static_files_goes_through_the_journey() {
     let mut node = Node::start();
     let project = generate(node.directory.path());
     add_notes(node.directory.path(), &project);

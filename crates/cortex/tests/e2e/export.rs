@@ -139,7 +139,7 @@ fn haproxy_serves_the_live_instances() {
 }
 
 #[test]
-fn it_prints_and_refuses_what_cannot_be_written() {
+fn an_export_is_printed_and_what_cannot_be_written_is_refused() {
     let node = Node::start();
     let printed = node.cortex(&["router", "export", "--format", "nginx"]);
     assert!(printed.contains("default_server"), "{printed}");

@@ -30,7 +30,7 @@ fn generate(project: &Path) {
 }
 
 #[test]
-fn journey_of_a_generated_project() {
+fn a_generated_project_goes_through_the_journey() {
     let mut node = Node::start();
     let generated = node.path("generated");
     generate(&generated);

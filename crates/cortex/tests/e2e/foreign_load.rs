@@ -6,9 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::machine::free_port;
+use crate::fixtures::cluster::{Location, await_acquaintance, first_at, id_of, join_at};
 use crate::node::{Node, Running};
-use crate::nodes::{await_acquaintance, id_of};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
@@ -125,8 +124,7 @@ fn a_node_under_a_foreign_load_gets_lighter_and_is_used_again() {
     let directory = tempfile::TempDir::with_prefix("cortex-load-").expect("a directory");
     let mut machine = Machine::new(directory.path(), "busy");
     let idle = Machine::new(directory.path(), "idle");
-    let listen = || format!("127.0.0.1:{}", free_port());
-    let mut busy = Node::start_within(machine.enter(), &["--listen", &listen()]);
+    let mut busy = first_at(Location::Machine(machine.enter()), &[]);
     let project = busy.path(NAME);
     copy_of_example(NAME, &project);
     busy.push(&project, NAME);
@@ -134,9 +132,7 @@ fn a_node_under_a_foreign_load_gets_lighter_and_is_used_again() {
     busy.await_ready(NAME, "web", INSTANCES);
     age(&mut busy);
     busy.await_ready(NAME, "web", INSTANCES);
-    let invitation = busy.cortex(&["store", "invite"]);
-    let options = ["--listen", &listen(), "--join", invitation.trim()];
-    let other = Node::start_within(idle.enter(), &options);
+    let other = join_at(&busy, Location::Machine(idle.enter()), &[]);
     await_acquaintance(&[&busy, &other]);
     let pair = Pair { busy, other };
     let half = [INSTANCES / 2; 2];

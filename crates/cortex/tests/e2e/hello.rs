@@ -46,7 +46,7 @@ fn four_serial_instances_answer_in_parallel() {
 }
 
 #[test]
-fn journey() {
+fn the_example_goes_through_the_journey() {
     let mut node = Node::start();
     let project = node.path("hello");
     copy_of_example("hello", &project);

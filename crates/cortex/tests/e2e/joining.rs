@@ -1,8 +1,10 @@
 //! Joins that cannot work: each is refused with what to do, said at both ends where both know.
 
+use crate::fixtures::cluster::{
+    await_acquaintance, await_state, cluster, first, id_of, invitation, local_address,
+};
 use crate::machine::free_port;
 use crate::node::{Node, binary, run};
-use crate::nodes::{await_acquaintance, await_state, first, id_of, join};
 use crate::outside::Site;
 use crate::project::copy_of_example;
 use crate::replication::member::Member;
@@ -118,18 +120,13 @@ impl Newcomer {
     }
 }
 
-fn word(node: &Node, options: &[&str]) -> String {
-    let line = node.cortex(&[&["nodes", "invite"], options].concat());
-    line.trim().strip_prefix("cortex up --join ").expect("a line to paste").to_string()
-}
-
 #[test]
 fn an_invitation_that_is_too_old_or_was_used_is_refused() {
     let one = first(&[]);
     let newcomer = Newcomer::new();
     one.run(&["nodes", "invite", "--seconds", "4000"]).refused().saying(&["3600"]);
     // No other invitation is open, so strangers are not even heard.
-    let short = word(&one, &["--seconds", "1"]);
+    let short = invitation(&one, &["--seconds", "1"]);
     let said = wait_for("it to be too old", STATE_DEADLINE, || {
         let expired = one.run(&["store", "peers"]).status.success();
         assert!(expired, "the node goes on");
@@ -139,29 +136,25 @@ fn an_invitation_that_is_too_old_or_was_used_is_refused() {
     });
     says(&said, &["none of its invitations is open", "for an hour", "cortex nodes invite"]);
     // With another one open, it is told which of them is meant.
-    let long = word(&one, &[]);
+    let long = invitation(&one, &[]);
     says(&newcomer.joins_in_vain(&short, &[]), &["not known here", "older", "nodes invite"]);
-    let two = Node::start_with(&["--join", &long, "--listen", &local()]);
+    let two = Node::start_with(&["--join", &long, "--listen", &local_address()]);
     says(&newcomer.joins_in_vain(&long, &[]), &["it was used", "cortex nodes invite"]);
     says(&one.log(), &["peer.refused", "it was used"]);
     await_acquaintance(&[&one, &two]);
-}
-
-fn local() -> String {
-    format!("127.0.0.1:{}", free_port())
 }
 
 #[test]
 fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
     let one = first(&[]);
     let newcomer = Newcomer::new();
-    let word = word(&one, &[]);
+    let word = invitation(&one, &[]);
     for (off, says_what) in [(HOURS_OFF, "ahead of"), ("--clock-off=-18000", "behind")] {
         let said = newcomer.joins_in_vain(&word, &["--fail-points", off]);
         says(&said, &["the new node's clock is", says_what, "timedatectl", "again"]);
         says(&one.log(), &["peer.refused", "clock is", says_what]);
     }
-    let mut two = Node::start_with(&["--join", &word, "--listen", &local(), "--load=20"]);
+    let mut two = Node::start_with(&["--join", &word, "--listen", &local_address(), "--load=20"]);
     await_acquaintance(&[&one, &two]);
     let project = one.path("hello");
     copy_of_example("hello", &project);
@@ -222,10 +215,7 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
 /// it sees the others live.
 #[test]
 fn a_node_without_a_store_hears_from_its_store_who_is_apart() {
-    let one = first(&[]);
-    let mut two = join(&one, &[]);
-    let guest = join(&one, &["--roles", "agent,router,checker"]);
-    await_acquaintance(&[&one, &two, &guest]);
+    let [one, mut two, guest] = cluster([&[], &[], &["--roles", "agent,router,checker"]]);
     let [first_id, second_id, guest_id] = [&one, &two, &guest].map(id_of);
     let project = one.path("hello");
     copy_of_example("hello", &project);
@@ -283,13 +273,13 @@ fn nodes_of_different_versions_work_together_or_are_told() {
     let versions = |span| ["--fail-points".to_string(), format!("--wire-versions={span}")];
     let one = first(&[]);
     let newcomer = Newcomer::new();
-    let word = word(&one, &[]);
+    let word = invitation(&one, &[]);
     let newer = versions("2-3");
     let said = newcomer.joins_in_vain(&word, &[&newer[0], &newer[1]]);
     says(&said, &["versions 2 to 3", "this node 1 to 1", "bring the older", "cortex upgrade"]);
     says(&one.log(), &["peer.refused", "versions 2 to 3"]);
 
-    let mut two = Node::start_with(&["--join", &word, "--listen", &local(), "--load=20"]);
+    let mut two = Node::start_with(&["--join", &word, "--listen", &local_address(), "--load=20"]);
     await_acquaintance(&[&one, &two]);
     let restart = |two: &mut Node, span| {
         two.down();
@@ -329,9 +319,7 @@ fn await_value(node: &Node, key: &str, value: &str) {
 /// cluster.
 #[test]
 fn names_and_ports_that_are_taken_are_refused_on_every_node() {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, two] = cluster([&[], &[]]);
     let port = free_port().to_string();
     one.cortex(&["apps", "create", "shop", "--port", &port]);
     wait_for("the other to know it", STATE_DEADLINE, || {

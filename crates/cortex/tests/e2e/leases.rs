@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use crate::machine::{Identity, free_port, lives, processes_below};
+use crate::fixtures::cluster::{await_loads, cluster, id_of};
+use crate::machine::{Identity, lives, processes_below};
 use crate::node::{Node, Row};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
@@ -24,18 +25,9 @@ struct Pair {
 impl Pair {
     /// Starts both nodes, each of which runs some of the application.
     fn start() -> Pair {
-        let listen = || format!("127.0.0.1:{}", free_port());
-        let one = Node::start_with(&["--listen", &listen(), "--load", "20"]);
-        let invitation = one.cortex(&["store", "invite"]);
-        let join = ["--listen", &listen(), "--join", invitation.trim(), "--load", "20"];
-        let pair = Pair { two: Node::start_with(&join), one };
-        for (node, other) in [(&pair.one, &pair.two), (&pair.two, &pair.one)] {
-            let other = id_of(other);
-            wait_for("the nodes to know each other", STATE_DEADLINE, || {
-                let known = node.cortex(&["store", "ls", &format!("node::{other}")]);
-                if known.contains("::load") { Ok(()) } else { Err(known) }
-            });
-        }
+        let [one, two] = cluster([&[], &[]]);
+        await_loads(&[&one, &two]);
+        let pair = Pair { one, two };
         let project = pair.one.path(NAME);
         copy_of_example(NAME, &project);
         pair.one.push(&project, NAME);
@@ -81,11 +73,6 @@ impl Pair {
         let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
         entries.map(|entry| entry.path().join("exit.json")).filter(|path| path.exists()).collect()
     }
-}
-
-fn id_of(node: &Node) -> String {
-    let text = std::fs::read_to_string(node.data().join("node.id")).expect("its id");
-    text.trim().to_owned()
 }
 
 fn processes(rows: &[Row]) -> Vec<Identity> {

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::fixtures::cluster::{await_state, cluster, id_of};
 use crate::machine::free_port;
 use crate::node::{Node, Running, binary};
-use crate::nodes::{await_acquaintance, await_state, first, id_of, join};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
@@ -45,9 +45,7 @@ fn await_lines(node: &Node, options: &[&str], needles: &[&str]) -> String {
 
 #[test]
 fn logs_of_all_nodes_are_read_at_one() {
-    let one = first(&[]);
-    let mut two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, mut two] = cluster([&[], &[]]);
     let (here, there) = (id_of(&one), id_of(&two));
     one.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
     let project = one.path(NAME);

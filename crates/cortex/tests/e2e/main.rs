@@ -15,6 +15,7 @@ mod elixir;
 mod export;
 mod express;
 mod faults;
+mod fixtures;
 mod foreign_load;
 mod go;
 mod haskell;

@@ -188,7 +188,7 @@ fn proxies_are_measured_inside_tls_and_over_http_2() {
 }
 
 #[test]
-fn a_file_is_measured_beside_what_it_costs_at_least() {
+fn serving_a_file_is_measured_beside_its_least_cost() {
     let place = tempfile::tempdir().unwrap();
     let mut command = Command::new(binary());
     command.args(["bench", "proxy", "--rounds", "1", "--seconds", "1", "--only", "file"]);

@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use crate::fixtures::cluster::{await_acquaintance, cluster, id_of};
 use crate::machine::{Identity, free_port, identity, lives};
 use crate::node::{Node, Outcome, binary, run};
-use crate::nodes::{await_acquaintance, first, id_of, join};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
@@ -102,9 +102,7 @@ pub fn push(node: &Node, project: &Path) -> JoinHandle<Outcome> {
 }
 
 fn pair() -> (Node, Node) {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, two] = cluster([&[], &[]]);
     one.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
     wait_for("the other one to know it", STATE_DEADLINE, || {
         let apps = two.cortex(&["apps"]);

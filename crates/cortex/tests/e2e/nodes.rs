@@ -3,7 +3,9 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::machine::free_port;
+use crate::fixtures::cluster::{
+    await_acquaintance, await_state, cluster, first, id_of, join, row, rows,
+};
 use crate::node::Node;
 use crate::outside::Site;
 use crate::project::copy_of_example;
@@ -11,69 +13,6 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "hello";
 const COUNT: usize = 4;
-/// The load that nodes report: all are on one machine, whose load has other causes.
-const LOAD: &str = "--load=20";
-
-/// Adds this load to options that say no other.
-fn with_load<'a>(options: &[&'a str]) -> Vec<&'a str> {
-    let said = options.iter().any(|option| option.starts_with("--load="));
-    options.iter().copied().chain((!said).then_some(LOAD)).collect()
-}
-
-pub fn id_of(node: &Node) -> String {
-    let id = std::fs::read_to_string(node.data().join("node.id")).expect("its id");
-    id.trim().to_string()
-}
-
-/// Returns the invitation in the line that `nodes invite` prints.
-fn invitation(node: &Node) -> String {
-    let line = node.cortex(&["nodes", "invite"]);
-    let word = line.trim().strip_prefix("cortex up --join ").expect("a line to paste");
-    assert!(!word.contains(char::is_whitespace), "{line}");
-    word.to_string()
-}
-
-pub fn first(options: &[&str]) -> Node {
-    let listen = format!("127.0.0.1:{}", free_port());
-    Node::start_with(&with_load(&[&["--listen", &listen], options].concat()))
-}
-
-pub fn join(member: &Node, options: &[&str]) -> Node {
-    let listen = format!("127.0.0.1:{}", free_port());
-    await_state(member, &id_of(member), "alive");
-    let invitation = invitation(member);
-    let place = ["--listen", &listen, "--join", &invitation];
-    Node::start_with(&with_load(&[&place, options].concat()))
-}
-
-fn rows(node: &Node) -> Vec<Value> {
-    let text = node.cortex(&["nodes", "--json"]);
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("'{text}': {error}"))
-}
-
-fn row(node: &Node, id: &str) -> Option<Value> {
-    rows(node).into_iter().find(|row| row["id"] == id)
-}
-
-pub fn await_state(node: &Node, id: &str, state: &str) -> Value {
-    wait_for(&format!("node {id} to be {state}"), STATE_DEADLINE, || {
-        let row = row(node, id).unwrap_or_default();
-        if row["state"] == state { Ok(row) } else { Err(row.to_string()) }
-    })
-}
-
-/// Waits until all nodes know what the others are, and so may give them something.
-pub fn await_acquaintance(nodes: &[&Node]) {
-    for node in nodes {
-        for other in nodes {
-            wait_for("what it is", STATE_DEADLINE, || {
-                let row = await_state(node, &id_of(other), "alive");
-                if row["cores"].is_u64() { Ok(()) } else { Err(row.to_string()) }
-            });
-        }
-    }
-}
-
 fn there(node: &Node, id: &str) -> usize {
     node.ready(NAME, "web").iter().filter(|row| row.node == id).count()
 }
@@ -113,7 +52,7 @@ fn nodes_are_listed_drained_and_used_again() {
     one.run(&["nodes", "drain", &name]).refused().saying(&["several nodes", &id, &other]);
     one.run(&["nodes", "drain", "nobody"]).refused().saying(&["no node 'nobody'", "cortex nodes"]);
     let drained = one.run(&["nodes", "drain", &other[..6]]).succeeded();
-    drained.saying(&["takes nothing new", "runs nothing"]);
+    drained.saying(&["takes no new instances", "runs nothing"]);
     await_spread(&two, "all to be elsewhere", |counts| counts == [COUNT, 0], &both);
     let row = await_state(&one, &other, "drained");
     assert!(row["instances"] == 0 && row["drained_since"].is_string(), "{row}");
@@ -135,10 +74,7 @@ fn answers(site: &Site) -> Result<(), String> {
 
 #[test]
 fn a_removed_node_speaks_to_nobody() {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    let mut three = join(&two, &[]);
-    await_acquaintance(&[&one, &two, &three]);
+    let [one, two, mut three] = cluster([&[], &[], &[]]);
     let (second, third) = (id_of(&two), id_of(&three));
     let project = one.path(NAME);
     copy_of_example(NAME, &project);

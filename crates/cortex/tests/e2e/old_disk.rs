@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::fixtures::cluster::{await_acquaintance, first, id_of, invitation, join};
 use crate::node::Node;
-use crate::nodes::{await_acquaintance, first, id_of, join};
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 fn copy(from: &Path, to: &Path) {
@@ -58,8 +58,7 @@ fn a_member_that_an_old_disk_does_not_know_is_told_of_until_it_joins_again() {
     one.run(&["store", "get", "of::two"]).refused();
 
     two.cortex(&["nodes", "remove", "--force", &id]);
-    let line = two.cortex(&["nodes", "invite"]);
-    let word = line.trim().strip_prefix("cortex up --join ").expect("a line to paste").to_string();
+    let word = invitation(&two, &[]);
     one.down();
     let mut again = one.up_command();
     again.args(["--join", &word]);

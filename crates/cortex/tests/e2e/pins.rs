@@ -5,8 +5,8 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::fixtures::cluster::{await_state, cluster, id_of};
 use crate::node::Node;
-use crate::nodes::{await_acquaintance, await_state, first, id_of, join};
 use crate::outside::{Connection, Site};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -101,9 +101,7 @@ fn info(node: &Node) -> Value {
 
 #[test]
 fn an_application_moves_with_its_files() {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, two] = cluster([&[], &[]]);
     let (here, there) = (id_of(&one), id_of(&two));
     push(&one, "persist = [\"kept/\", \"made\"]\n");
     note(&one, "first ");
@@ -140,9 +138,7 @@ fn an_application_moves_with_its_files() {
 
 #[test]
 fn an_application_waits_for_the_node_that_holds_its_data() {
-    let one = first(&[]);
-    let mut two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, mut two] = cluster([&[], &[]]);
     let (here, there) = (id_of(&one), id_of(&two));
     push(&two, "persist = [\"kept/\"]\n");
     await_source(&one);
@@ -173,9 +169,7 @@ fn an_application_waits_for_the_node_that_holds_its_data() {
 
 #[test]
 fn shared_files_tie_an_application_to_no_node() {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, two] = cluster([&[], &[]]);
     push(&one, "persist = [\"kept/\"]\npersist_shared = true\n");
     one.cortex(&["scale", "-a", NAME, "web=4"]);
     wait_for("both to run a part", STATE_DEADLINE, || {

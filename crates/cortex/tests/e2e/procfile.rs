@@ -7,7 +7,7 @@ use crate::project::{copy_of_example, edit, of_files};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 #[test]
-fn journey() {
+fn a_procfile_goes_through_the_journey() {
     let mut node = Node::start();
     let project = node.path("procfile");
     copy_of_example("procfile", &project);

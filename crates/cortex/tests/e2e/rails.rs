@@ -39,7 +39,7 @@ fn add_book(site: &Site, title: &str) {
 }
 
 #[test]
-fn journey_of_a_scaffold_with_sqlite() {
+fn a_scaffold_with_sqlite_goes_through_the_journey() {
     let mut node = Node::start();
     let project = generate(node.directory.path());
     add_books(&project);

@@ -92,7 +92,7 @@ fn all_well(directory: &Path, program: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn redis_cli_and_redis_benchmark() {
+fn redis_cli_and_redis_benchmark_are_served() {
     let server = Server::start();
     assert_eq!(server.cli(&["SET", "a::b", "hello"]), "OK");
     assert_eq!(server.cli(&["-3", "GET", "a::b"]), "hello");
@@ -127,7 +127,7 @@ impl Server {
 }
 
 #[test]
-fn redis_cli_over_tls_says_who_it_is_and_may_what_it_may() {
+fn redis_cli_over_tls_authenticates_and_keeps_to_its_rights() {
     let server = Server::start();
     assert_eq!(server.cli(&["MSET", "node::a", "3", "app::website", "2"]), "OK");
     let token = server.cli(&["CORTEX.USER", "SET", "web", "WRITE", "app::web", "READ", "node"]);
@@ -185,7 +185,7 @@ fn redis_cli_is_told_why_something_is_refused() {
 }
 
 #[test]
-fn the_redis_client_of_python() {
+fn the_redis_client_of_python_is_served() {
     let server = Server::start();
     let project = server.path("project");
     of_files(&project, &[("client.py", include_str!("fixtures/redis_clients/client.py"))]);
@@ -206,7 +206,7 @@ fn the_redis_client_of_python() {
 }
 
 #[test]
-fn the_redis_client_of_ruby() {
+fn the_redis_client_of_ruby_is_served() {
     let server = Server::start();
     let project = server.path("project");
     of_files(&project, &[("client.rb", include_str!("fixtures/redis_clients/client.rb"))]);
@@ -215,7 +215,7 @@ fn the_redis_client_of_ruby() {
 }
 
 #[test]
-fn the_redis_client_of_node() {
+fn the_redis_client_of_node_is_served() {
     let server = Server::start();
     let project = server.path("project");
     let package = r#"{ "private": true, "dependencies": { "redis": "^5" } }"#;
@@ -229,7 +229,7 @@ fn the_redis_client_of_node() {
 }
 
 #[test]
-fn the_redis_client_of_go() {
+fn the_redis_client_of_go_is_served() {
     let server = Server::start();
     let project = server.path("project");
     of_files(

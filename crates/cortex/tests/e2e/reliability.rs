@@ -63,7 +63,7 @@ fn assert_replaced(kills: &Value, what: &str) {
 }
 
 #[test]
-fn reliability_as_in_the_thesis() {
+fn reliability_is_measured_as_in_the_thesis() {
     let report = measured(&["--parts", "thesis"]);
     let levels = report["thesis"].as_array().unwrap();
     assert_eq!(levels.len(), 1);
@@ -78,7 +78,7 @@ fn reliability_as_in_the_thesis() {
 }
 
 #[test]
-fn reliability_of_numbered_requests() {
+fn reliability_is_measured_by_numbered_requests() {
     let report = measured(&["--parts", "numbered"]);
     let figures = &report["numbered"];
     for phase in ["calm", "nodes_killed", "instances_killed"] {
@@ -90,7 +90,7 @@ fn reliability_of_numbered_requests() {
 }
 
 #[test]
-fn reliability_of_a_pair() {
+fn reliability_of_a_pair_of_nodes_is_measured() {
     let report = measured(&["--parts", "pair"]);
     let rounds = report["pair"].as_array().unwrap();
     assert_eq!(rounds.len(), 3);
@@ -105,7 +105,7 @@ fn reliability_of_a_pair() {
 }
 
 #[test]
-fn reliability_that_is_interrupted_stops_everything() {
+fn an_interrupted_measurement_of_reliability_stops_everything() {
     let place = tempfile::tempdir().unwrap();
     let mut command = bench(place.path(), &["--parts", "pair", "--rounds", "100"]);
     let mut running = Running(command.spawn().unwrap());

@@ -58,7 +58,7 @@ impl Case {
 }
 
 #[test]
-fn one_that_prints_megabytes_keeps_serving_and_its_logs_stay_small() {
+fn an_instance_that_prints_megabytes_keeps_serving_and_its_logs_stay_small() {
     let case =
         Case::new("for n in range(400_000): print('x' * 100, n)\nprint('the end', flush=True)");
     let site = case.push();
@@ -75,7 +75,7 @@ fn one_that_prints_megabytes_keeps_serving_and_its_logs_stay_small() {
 }
 
 #[test]
-fn one_that_ignores_sigterm_is_killed_after_the_grace() {
+fn an_instance_that_ignores_sigterm_is_killed_after_the_grace() {
     let case = Case::with_settings(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
         "stop_grace = \"1s\"\n",
@@ -141,7 +141,7 @@ fn a_crash_loop_is_recognised_and_its_output_shown() {
 }
 
 #[test]
-fn one_above_its_memory_limit_is_replaced_and_the_reason_kept() {
+fn an_instance_above_its_memory_limit_is_replaced_and_the_reason_kept() {
     let case = Case::with_settings(
         concat!(
             "import threading\n",

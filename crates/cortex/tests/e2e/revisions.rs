@@ -83,17 +83,17 @@ fn pushes_any_revision(control: &Control, vcs: &str) {
 }
 
 #[test]
-fn from_git() {
+fn revisions_of_git_are_pushed() {
     pushes_any_revision(&GIT, "git");
 }
 
 #[test]
-fn from_mercurial() {
+fn revisions_of_mercurial_are_pushed() {
     pushes_any_revision(&MERCURIAL, "hg");
 }
 
 #[test]
-fn from_bazaar() {
+fn revisions_of_bazaar_are_pushed() {
     pushes_any_revision(&BAZAAR, "bzr");
 }
 

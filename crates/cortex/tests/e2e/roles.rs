@@ -7,8 +7,8 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::fixtures::cluster::{await_state, cluster, first, id_of, join};
 use crate::node::{Node, run};
-use crate::nodes::{await_state, first, id_of, join};
 use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -68,9 +68,7 @@ fn large_file(project: &Path) {
 
 #[test]
 fn a_node_without_a_store_moves_to_another_one() {
-    let mut one = first(&KEEPER);
-    let mut two = join(&one, &KEEPER);
-    let mut guest = join(&two, &["--roles", "agent"]);
+    let [mut one, mut two, mut guest] = cluster([&KEEPER, &KEEPER, &["--roles", "agent"]]);
     let id = id_of(&guest);
     for node in [&one, &two] {
         let row = await_state(node, &id, "alive");

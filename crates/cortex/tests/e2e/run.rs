@@ -10,9 +10,9 @@ use rustix::process::Signal;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
+use crate::fixtures::cluster::{cluster, id_of};
 use crate::machine::{free_port, kill};
 use crate::node::{Node, Running, binary};
-use crate::nodes::{await_acquaintance, first, id_of, join};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
@@ -210,9 +210,7 @@ fn a_command_has_a_terminal_where_there_is_one() {
 
 #[test]
 fn a_command_runs_where_the_files_are() {
-    let one = first(&[]);
-    let mut two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, mut two] = cluster([&[], &[]]);
     create(&one);
     push(&one, "persist = [\"kept/\"]\n");
     let here = id_of(&one);

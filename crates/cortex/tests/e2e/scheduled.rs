@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::machine::free_port;
+use crate::fixtures::cluster::cluster;
 use crate::node::Node;
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -19,11 +19,7 @@ http.server.HTTPServer((os.environ['HOST'], int(os.environ['PORT'])),
 
 #[test]
 fn a_scheduled_command_runs_once_per_due_time_in_the_cluster() {
-    let listen = || format!("127.0.0.1:{}", free_port());
-    let one = Node::start_with(&["--listen", &listen(), "--load", "20"]);
-    let invitation = one.cortex(&["store", "invite"]);
-    let two =
-        Node::start_with(&["--listen", &listen(), "--join", invitation.trim(), "--load", "20"]);
+    let [one, two] = cluster([&[], &[]]);
     let project = one.path(NAME);
     let seen = one.path("seen");
     let cron = format!(

@@ -3,18 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::free_port;
+use crate::fixtures::cluster::{await_loads, cluster, id_of};
 use crate::node::Node;
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NAME: &str = "hello";
 const COUNT: usize = 4;
-
-fn id_of(node: &Node) -> String {
-    let id = std::fs::read_to_string(node.data().join("node.id")).expect("its id");
-    id.trim().to_string()
-}
 
 /// Returns the number of ready instances on each node, as one node knows them.
 fn shares(node: &Node) -> BTreeMap<String, usize> {
@@ -34,21 +29,10 @@ fn await_shares(node: &Node, what: &str, good: impl Fn(&BTreeMap<String, usize>)
 
 #[test]
 fn two_nodes_share_an_application_and_one_takes_over() {
-    // Both are on one machine, whose load has other causes.
-    let load = "--load=20";
-    let listen = format!("127.0.0.1:{}", free_port());
-    let mut one = Node::start_with(&["--listen", &listen, load]);
-    let invitation = one.cortex(&["store", "invite"]);
-    let listen = format!("127.0.0.1:{}", free_port());
-    let two = Node::start_with(&["--listen", &listen, "--join", invitation.trim(), load]);
+    let [mut one, two] = cluster([&[], &[]]);
     let (first, second) = (id_of(&one), id_of(&two));
     // A node that has just come is given something only later, when what runs has run for a while.
-    for (node, other) in [(&one, &second), (&two, &first)] {
-        wait_for("the nodes to know each other", STATE_DEADLINE, || {
-            let known = node.cortex(&["store", "ls", &format!("node::{other}")]);
-            if known.contains("::load") { Ok(()) } else { Err(known) }
-        });
-    }
+    await_loads(&[&one, &two]);
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
     one.push(&project, NAME);

@@ -9,7 +9,7 @@ use crate::project::{copy_of_example, edit, of_files};
 use crate::wait::wait_until;
 
 #[test]
-fn journey() {
+fn a_static_site_goes_through_the_journey() {
     let mut node = Node::start();
     let project = node.path("site");
     copy_of_example("static", &project);

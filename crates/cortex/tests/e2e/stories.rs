@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
+use crate::fixtures::cluster::{await_state, cluster, id_of, join};
 use crate::node::Node;
-use crate::nodes::{await_acquaintance, await_state, first, id_of, join};
 use crate::outside::{Callers, Site};
 use crate::project::{copy_of_example, edit};
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -48,10 +48,8 @@ fn hosts_of(at: &Node, application: &Application) -> Vec<String> {
 /// C.1: a website, a recruitment service and an application to sign up for classes; two hosts with
 /// the store, one with router and checker, and machines that run the applications.
 #[test]
-fn a_university() {
-    let store = first(&STORE);
-    let second = join(&store, &STORE);
-    await_acquaintance(&[&store, &second]);
+fn a_university_hosts_its_applications_on_roles_of_their_own() {
+    let [store, second] = cluster([&STORE, &STORE]);
     let front = join(&store, &FRONT);
     let (one, mut two) = (join(&store, &HOST), join(&second, &HOST));
     for node in [&store, &second] {
@@ -106,10 +104,8 @@ fn a_university() {
 /// C.2: three rented machines, two with the store and one with router and checker; applications run
 /// on shared hosts, whose only part is the agent. One application becomes a success.
 #[test]
-fn students_on_a_budget() {
-    let store = first(&STORE);
-    let second = join(&store, &STORE);
-    await_acquaintance(&[&store, &second]);
+fn students_on_a_budget_add_a_host_when_an_application_succeeds() {
+    let [store, second] = cluster([&STORE, &STORE]);
     let front = join(&store, &FRONT);
     let shared = join(&store, &HOST);
     for other in [&front, &shared] {

@@ -1,7 +1,7 @@
 //! A release that one node cannot start runs on the other; one that no node can start is refused.
 
+use crate::fixtures::cluster::{cluster, id_of};
 use crate::machine::free_port;
-use crate::nodes::{await_acquaintance, first, id_of, join};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
@@ -30,9 +30,7 @@ HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Picky).serve_forever()
 
 #[test]
 fn a_release_that_one_node_cannot_start_runs_on_the_other() {
-    let one = first(&[]);
-    let two = join(&one, &[]);
-    await_acquaintance(&[&one, &two]);
+    let [one, two] = cluster([&[], &[]]);
     let project = one.path(NAME);
     let write = |nodes: &[&std::path::Path]| {
         let places: Vec<String> = nodes.iter().map(|data| format!("{data:?},")).collect();

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::machine::{Identity, free_port, lives};
+use crate::fixtures::cluster::{cluster, id_of};
+use crate::machine::{Identity, lives};
 use crate::node::{Node, binary, kill_nine, run};
 use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
@@ -61,10 +62,6 @@ fn shown(node: &Node) -> Value {
     serde_json::from_str(&node.cortex(&["upgrade", "--json"])).expect("JSON")
 }
 
-fn id(node: &Node) -> String {
-    fs::read_to_string(node.data().join("node.id")).expect("its id").trim().to_owned()
-}
-
 fn instances(node: &Node) -> Vec<Identity> {
     let mut all: Vec<Identity> =
         node.ready(NAME, "web").iter().filter_map(|row| row.identity()).collect();
@@ -86,22 +83,12 @@ struct Two {
 
 impl Two {
     fn start() -> Two {
-        let listen = || format!("127.0.0.1:{}", free_port());
-        let one = Node::start_with(&["--listen", &listen()]);
-        let invitation = one.cortex(&["store", "invite"]);
-        let two = Node::start_with(&["--listen", &listen(), "--join", invitation.trim()]);
-        wait_for("both nodes to be alive", STATE_DEADLINE, || {
-            let rows: Value =
-                serde_json::from_str(&one.cortex(&["nodes", "--json"])).expect("JSON");
-            let all = rows.as_array().cloned().unwrap_or_default();
-            let alive = all.len() == 2 && all.iter().all(|row| row["state"] == "alive");
-            if alive { Ok(()) } else { Err(rows.to_string()) }
-        });
+        let [one, two] = cluster([&[], &[]]);
         let project = one.path(NAME);
         copy_of_example(NAME, &project);
         one.push(&project, NAME);
         // What came before the other node could take anything moves there first.
-        let this = id(&one);
+        let this = id_of(&one);
         wait_for("both nodes to have two instances", STATE_DEADLINE, || {
             let rows = one.await_ready(NAME, "web", 4);
             let here = rows.iter().filter(|row| row.node == this).count();
@@ -182,7 +169,7 @@ fn a_binary_that_is_never_healthy_is_given_back() {
         let bad = bad_binary(node.directory.path(), then);
         let before = pid(node);
         let asked = ["upgrade", "--binary", bad.to_str().expect("text"), "--within", WITHIN];
-        let named = id(node);
+        let named = id_of(node);
         let only = [&asked[..], &["--node", &named]].concat();
         node.run(&only).refused().saying(&["has returned", why, "serves on"]);
         answered(&callers);
@@ -255,7 +242,7 @@ fn what_is_no_binary_of_cortex_is_refused() {
     let other = format!("#!/bin/sh\necho bash 5.2\n{}", "# padding\n".repeat(1000));
     upgrade(&file("other", other.as_bytes())).saying(&["no binary of cortex", "bash 5.2"]);
     upgrade("/nowhere/at/all").saying(&["cannot be read"]);
-    upgrade(node.directory.path().to_str().expect("text")).saying(&["is no file"]);
+    upgrade(node.directory.path().to_str().expect("text")).saying(&["is not a file"]);
     let good = other_binary(node.directory.path(), "good");
     let good = good.to_str().expect("text");
     node.run(&["upgrade", "--binary", good, "--node", "nobody"]).refused().saying(&["no node"]);

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::fixtures::cluster::{await_state, first, id_of};
 use crate::machine::free_port;
 use crate::node::{Node, Outcome, alone_with_chosen_ports, binary, run};
-use crate::nodes::{await_state, first, id_of};
 use crate::outside::Site;
 use crate::project::{copy_of_example, edit, of_files, tool};
 use crate::wait::{STATE_DEADLINE, wait_for};

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use agent_core::lease::LEASE;
 
-use crate::machine::{free_port, processes_below};
+use crate::fixtures::cluster::{await_acquaintance, id_of, invitation, local_address};
+use crate::machine::processes_below;
 use crate::node::{Node, Row};
-use crate::nodes::{await_acquaintance, id_of};
 use crate::outside::{Callers, Site};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, space_out, wait_for};
@@ -123,10 +123,6 @@ fn take_in(mut from: TcpStream, sender: &mpsc::SyncSender<(Instant, Vec<u8>)>) {
     }
 }
 
-fn local() -> String {
-    format!("127.0.0.1:{}", free_port())
-}
-
 /// Returns the nodes that run each slot, as each node itself says.
 fn ready_by_slot(nodes: &[&Node]) -> BTreeMap<u32, BTreeSet<String>> {
     let mut slots: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
@@ -143,13 +139,12 @@ fn ready_by_slot(nodes: &[&Node]) -> BTreeMap<u32, BTreeSet<String>> {
 #[test]
 fn a_late_and_lossy_network_costs_no_request_and_settles() {
     let weather = Arc::new(Weather::default());
-    let (first, second) = (local(), local());
+    let (first, second) = (local_address(), local_address());
     let (to_first, to_second) = (weather.proxy(&first), weather.proxy(&second));
     let load = "--load=20";
     let one = Node::start_with(&["--listen", &first, "--advertise", &to_first, load]);
-    let line = one.cortex(&["nodes", "invite", "--address", &to_first]);
-    let word = line.trim().strip_prefix("cortex up --join ").expect("a line to paste");
-    let join = ["--listen", &second, "--advertise", &to_second, "--join", word, load];
+    let word = invitation(&one, &["--address", &to_first]);
+    let join = ["--listen", &second, "--advertise", &to_second, "--join", &word, load];
     let two = Node::start_with(&join);
     let both = [&one, &two];
     await_acquaintance(&both);

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::faults::{arm, disarm};
+use crate::fixtures::cluster::{await_state, cluster, id_of};
 use crate::node::{Node, Row};
-use crate::nodes::{await_state, first, id_of, join};
 use crate::outside::{Callers, Site};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
@@ -92,9 +92,7 @@ fn push_once_known(host: &Node, keepers: [&Node; 2]) -> Vec<u32> {
 
 #[test]
 fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
-    let one = first(&KEEPER);
-    let two = join(&one, &KEEPER);
-    let host = join(&two, &HOST);
+    let [one, two, host] = cluster([&KEEPER, &KEEPER, &HOST]);
     let id = id_of(&host);
     let before = push_once_known(&host, [&one, &two]);
     let (site, other) = (through(&one), through(&two));
@@ -147,9 +145,8 @@ fn an_ill_instance_of_a_node_without_a_checker_is_replaced() {
 /// Asserts that a node's own word counts, but not that of a checker which hangs.
 #[test]
 fn a_checker_that_hangs_is_overruled_until_it_works_again() {
-    let one = first(&KEEPER);
-    let two = join(&one, &KEEPER);
-    let host = join(&two, &["--roles", "agent,checker", "--fail-points"]);
+    let fallible = ["--roles", "agent,checker", "--fail-points"];
+    let [one, two, host] = cluster([&KEEPER, &KEEPER, &fallible]);
     let id = id_of(&host);
     let before = push_once_known(&host, [&one, &two]);
     arm(&host, "checker", "stall");
@@ -165,9 +162,7 @@ fn a_checker_that_hangs_is_overruled_until_it_works_again() {
 /// Asserts it as the thesis has it: one machine with the checker, and hosts that run applications.
 #[test]
 fn the_only_checker_of_a_cluster_is_believed() {
-    let one = first(&KEEPER);
-    let host = join(&one, &HOST);
-    await_state(&one, &id_of(&host), "alive");
+    let [one, host] = cluster([&KEEPER, &HOST]);
     let directory = one.path(NAME);
     project(&directory);
     one.push(&directory, NAME);

@@ -27,7 +27,7 @@ http.server.HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Handler).s
 "#;
 
 #[test]
-fn what_was_written_is_named_and_can_be_kept_while_it_is_open() {
+fn files_that_an_instance_wrote_are_named_and_can_be_kept() {
     let node = Node::start();
     let project = node.path("app");
     let files = |words: &str| {

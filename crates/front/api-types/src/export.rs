@@ -60,16 +60,17 @@ pub struct Totals {
 }
 
 /// Makes the bytes around the values; the caller puts the values between them.
-pub struct Encoder {
+pub struct ExportEncoder {
     all: blake3::Hasher,
     record: blake3::Hasher,
     totals: Totals,
 }
 
-impl Encoder {
-    pub fn begin() -> (Encoder, Vec<u8>) {
+impl ExportEncoder {
+    pub fn begin() -> (ExportEncoder, Vec<u8>) {
         let hashers = (blake3::Hasher::new(), blake3::Hasher::new());
-        let mut encoder = Encoder { all: hashers.0, record: hashers.1, totals: Totals::default() };
+        let mut encoder =
+            ExportEncoder { all: hashers.0, record: hashers.1, totals: Totals::default() };
         let title = format!("{TITLE}{VERSION}\n").into_bytes();
         encoder.all.update(&title);
         (encoder, title)
@@ -133,7 +134,7 @@ fn first(hasher: &blake3::Hasher) -> [u8; CHECK_BYTES] {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum ExportPiece {
     Key {
         key: Key,
         ends: Option<Timestamp>,
@@ -157,7 +158,7 @@ enum Expecting {
 }
 
 /// Takes an export apart, in whatever pieces its bytes come.
-pub struct Decoder {
+pub struct ExportDecoder {
     expecting: Expecting,
     /// Bytes that do not make a whole piece yet: at most the head of a key.
     buffer: Vec<u8>,
@@ -167,9 +168,9 @@ pub struct Decoder {
     totals: Totals,
 }
 
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder {
+impl Default for ExportDecoder {
+    fn default() -> ExportDecoder {
+        ExportDecoder {
             expecting: Expecting::Title,
             buffer: Vec::new(),
             at: 0,
@@ -180,12 +181,12 @@ impl Default for Decoder {
     }
 }
 
-impl Decoder {
+impl ExportDecoder {
     /// Calls `take` with every piece that is complete with these bytes.
     pub fn push<E: From<FormatError>>(
         &mut self,
         bytes: &[u8],
-        mut take: impl FnMut(Piece) -> Result<(), E>,
+        mut take: impl FnMut(ExportPiece) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.extend_from_slice(bytes);
@@ -211,7 +212,7 @@ impl Decoder {
     }
 
     /// Returns the next piece and the number of bytes it took; `None` if more have to come first.
-    fn next(&mut self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
+    fn next(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         match self.expecting {
             Expecting::Title => self.title(bytes),
             Expecting::Value { left: 0 } => {
@@ -226,7 +227,7 @@ impl Decoder {
                 self.all.update(value);
                 self.record.update(value);
                 self.expecting = Expecting::Value { left: left - count as u64 };
-                Ok(Some((Some(Piece::Value(value.to_vec())), count)))
+                Ok(Some((Some(ExportPiece::Value(value.to_vec())), count)))
             }
             Expecting::Nothing => Err(FormatError::Trailing(self.at)),
             Expecting::Record => match bytes[0] {
@@ -238,7 +239,7 @@ impl Decoder {
         }
     }
 
-    fn title(&mut self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
+    fn title(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         let shared = bytes.len().min(TITLE.len());
         if bytes[..shared] != TITLE.as_bytes()[..shared] {
             return Err(FormatError::Title);
@@ -260,7 +261,7 @@ impl Decoder {
         Ok(Some((None, used)))
     }
 
-    fn key(&mut self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
+    fn key(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         let damaged = FormatError::Damaged(self.at);
         let Some(length) = number::<2>(bytes, 1) else { return Ok(None) };
         if length > model::key::KEY_LENGTH_MAX as u64 {
@@ -288,20 +289,20 @@ impl Decoder {
         self.totals = Totals { keys: self.totals.keys + 1, bytes: self.totals.bytes + size };
         self.expecting = Expecting::Value { left: size };
         let ends = (ends != NO_END).then_some(Timestamp(ends));
-        Ok(Some((Some(Piece::Key { key, ends, size }), used)))
+        Ok(Some((Some(ExportPiece::Key { key, ends, size }), used)))
     }
 
-    fn check(&mut self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
+    fn check(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         let Some(check) = bytes.get(..CHECK_BYTES) else { return Ok(None) };
         if check != first(&self.record) {
             return Err(FormatError::Damaged(self.at));
         }
         self.all.update(check);
         self.expecting = Expecting::Record;
-        Ok(Some((Some(Piece::Checked), CHECK_BYTES)))
+        Ok(Some((Some(ExportPiece::Checked), CHECK_BYTES)))
     }
 
-    fn end(&mut self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
+    fn end(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         let (head, used) = (1 + 16, 1 + 16 + 32);
         let Some(check) = bytes.get(head..used) else { return Ok(None) };
         self.all.update(&bytes[..head]);
@@ -313,10 +314,10 @@ impl Decoder {
             return Err(FormatError::Damaged(self.at));
         }
         self.expecting = Expecting::Nothing;
-        Ok(Some((Some(Piece::End(totals)), used)))
+        Ok(Some((Some(ExportPiece::End(totals)), used)))
     }
 
-    fn failed(&self, bytes: &[u8]) -> Result<Option<(Option<Piece>, usize)>, FormatError> {
+    fn failed(&self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         let Some(length) = number::<2>(bytes, 1) else { return Ok(None) };
         let Some(text) = bytes.get(3..3 + length as usize) else { return Ok(None) };
         Err(FormatError::Failed(String::from_utf8_lossy(text).into_owned()))
@@ -337,7 +338,7 @@ mod tests {
     type Stored = (String, Option<u64>, Vec<u8>);
 
     fn export(stored: &[Stored]) -> Vec<u8> {
-        let (mut encoder, mut bytes) = Encoder::begin();
+        let (mut encoder, mut bytes) = ExportEncoder::begin();
         for (key, ends, value) in stored {
             let (key, ends) = (key.parse().unwrap(), ends.map(Timestamp));
             bytes.extend(encoder.key(&key, ends, value.len() as u64));
@@ -350,15 +351,15 @@ mod tests {
     }
 
     fn import(bytes: &[u8], step: usize) -> Result<(Vec<Stored>, Totals), FormatError> {
-        let (mut decoder, mut stored) = (Decoder::default(), Vec::<Stored>::new());
+        let (mut decoder, mut stored) = (ExportDecoder::default(), Vec::<Stored>::new());
         for chunk in bytes.chunks(step) {
             decoder.push(chunk, |piece| {
                 match piece {
-                    Piece::Key { key, ends, .. } => {
+                    ExportPiece::Key { key, ends, .. } => {
                         stored.push((key.to_string(), ends.map(|ends| ends.0), Vec::new()));
                     }
-                    Piece::Value(bytes) => stored.last_mut().unwrap().2.extend(bytes),
-                    Piece::Checked | Piece::End(_) => {}
+                    ExportPiece::Value(bytes) => stored.last_mut().unwrap().2.extend(bytes),
+                    ExportPiece::Checked | ExportPiece::End(_) => {}
                 }
                 Ok::<(), FormatError>(())
             })?;
@@ -429,10 +430,10 @@ mod tests {
         assert_eq!(import(b"", 5), Err(FormatError::Title));
         let note = export(&[("local::x".into(), None, Vec::new())]);
         assert_eq!(import(&note, 5), Err(FormatError::Key("local::x".into())));
-        let (_, mut failed) = Encoder::begin();
-        failed.extend(Encoder::failure("the disk is gone"));
+        let (_, mut failed) = ExportEncoder::begin();
+        failed.extend(ExportEncoder::failure("the disk is gone"));
         assert_eq!(import(&failed, 5), Err(FormatError::Failed("the disk is gone".into())));
-        let long = Encoder::failure(&"ä".repeat(5000));
+        let long = ExportEncoder::failure(&"ä".repeat(5000));
         assert!(long.len() <= MESSAGE_BYTES_MAX + 3);
     }
 }

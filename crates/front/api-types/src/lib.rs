@@ -494,7 +494,7 @@ pub struct Imported {
 }
 
 /// An answer with a single value, such as `{"hash": …}`.
-pub type Answer = BTreeMap<String, Value>;
+pub type SingleValue = BTreeMap<String, Value>;
 
 /// The answer to `GET /v1/upgrade`: how far the nodes are with another binary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -20,9 +20,9 @@ pub const INPUT_WINDOW_BYTES: usize = 256 << 10;
 const HEAD_BYTES: usize = 5;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
+pub enum SessionFrame {
     /// The client's first frame: what to run.
-    Start(Start),
+    Start(SessionStart),
     Input(Bytes),
     /// The end of the input.
     InputEnd,
@@ -34,7 +34,7 @@ pub enum Frame {
     /// The number of bytes of input that have gone to the command.
     Taken(u32),
     /// The node's last frame: the command ended.
-    Exit(Ended),
+    Exit(SessionEnd),
     /// The node's last frame: the command could not be started, and why.
     Failed(String),
     /// A remark for people, besides what the command prints.
@@ -44,7 +44,7 @@ pub enum Frame {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Start {
+pub struct SessionStart {
     pub v: u32,
     /// The command: one word is a shell's command line, several are a program and its arguments.
     pub command: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Size {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct SessionEnd {
     /// The exit code as a shell counts it: 128 and the signal's number if a signal killed it.
     pub code: u8,
     /// The end in words for people: "exit status 1".
@@ -95,59 +95,59 @@ mod channel {
     pub const NOTE: u8 = 9;
 }
 
-impl Frame {
+impl SessionFrame {
     /// Appends the frame. Data longer than a frame becomes several; an empty piece of input would
     /// be its end and is left out, as are empty pieces of output.
     pub fn write(&self, out: &mut BytesMut) {
         match self {
-            Frame::Start(start) => json(out, channel::START, start),
-            Frame::Input(bytes) => data(out, channel::INPUT, bytes),
-            Frame::InputEnd => head(out, channel::INPUT, 0),
-            Frame::Output(bytes) => data(out, channel::OUTPUT, bytes),
-            Frame::Error(bytes) => data(out, channel::ERROR, bytes),
-            Frame::Resize(size) => {
+            SessionFrame::Start(start) => json(out, channel::START, start),
+            SessionFrame::Input(bytes) => data(out, channel::INPUT, bytes),
+            SessionFrame::InputEnd => head(out, channel::INPUT, 0),
+            SessionFrame::Output(bytes) => data(out, channel::OUTPUT, bytes),
+            SessionFrame::Error(bytes) => data(out, channel::ERROR, bytes),
+            SessionFrame::Resize(size) => {
                 head(out, channel::RESIZE, 4);
                 out.put_u16(size.rows);
                 out.put_u16(size.columns);
             }
-            Frame::Signal(number) => payload(out, channel::SIGNAL, &[*number]),
-            Frame::Taken(count) => payload(out, channel::TAKEN, &count.to_be_bytes()),
-            Frame::Exit(ended) => json(out, channel::EXIT, ended),
-            Frame::Failed(why) => text(out, channel::FAILED, why),
-            Frame::Note(said) => text(out, channel::NOTE, said),
-            Frame::Unknown(_) => {}
+            SessionFrame::Signal(number) => payload(out, channel::SIGNAL, &[*number]),
+            SessionFrame::Taken(count) => payload(out, channel::TAKEN, &count.to_be_bytes()),
+            SessionFrame::Exit(ended) => json(out, channel::EXIT, ended),
+            SessionFrame::Failed(why) => text(out, channel::FAILED, why),
+            SessionFrame::Note(said) => text(out, channel::NOTE, said),
+            SessionFrame::Unknown(_) => {}
         }
     }
 
-    fn read(kind: u8, payload: Bytes) -> Result<Frame, FrameError> {
+    fn read(kind: u8, payload: Bytes) -> Result<SessionFrame, FrameError> {
         let malformed = || FrameError::Malformed(kind);
         Ok(match kind {
             channel::START => {
-                Frame::Start(serde_json::from_slice(&payload).map_err(|_| malformed())?)
+                SessionFrame::Start(serde_json::from_slice(&payload).map_err(|_| malformed())?)
             }
-            channel::INPUT if payload.is_empty() => Frame::InputEnd,
-            channel::INPUT => Frame::Input(payload),
-            channel::OUTPUT => Frame::Output(payload),
-            channel::ERROR => Frame::Error(payload),
+            channel::INPUT if payload.is_empty() => SessionFrame::InputEnd,
+            channel::INPUT => SessionFrame::Input(payload),
+            channel::OUTPUT => SessionFrame::Output(payload),
+            channel::ERROR => SessionFrame::Error(payload),
             channel::RESIZE => {
                 let [a, b, c, d] = payload[..].try_into().map_err(|_| malformed())?;
                 let (rows, columns) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                Frame::Resize(Size { rows, columns })
+                SessionFrame::Resize(Size { rows, columns })
             }
             channel::SIGNAL => match payload[..] {
-                [number] => Frame::Signal(number),
+                [number] => SessionFrame::Signal(number),
                 _ => return Err(malformed()),
             },
             channel::TAKEN => {
                 let count = payload[..].try_into().map_err(|_| malformed())?;
-                Frame::Taken(u32::from_be_bytes(count))
+                SessionFrame::Taken(u32::from_be_bytes(count))
             }
             channel::EXIT => {
-                Frame::Exit(serde_json::from_slice(&payload).map_err(|_| malformed())?)
+                SessionFrame::Exit(serde_json::from_slice(&payload).map_err(|_| malformed())?)
             }
-            channel::FAILED => Frame::Failed(String::from_utf8_lossy(&payload).into_owned()),
-            channel::NOTE => Frame::Note(String::from_utf8_lossy(&payload).into_owned()),
-            other => Frame::Unknown(other),
+            channel::FAILED => SessionFrame::Failed(String::from_utf8_lossy(&payload).into_owned()),
+            channel::NOTE => SessionFrame::Note(String::from_utf8_lossy(&payload).into_owned()),
+            other => SessionFrame::Unknown(other),
         })
     }
 }
@@ -179,11 +179,11 @@ fn json(out: &mut BytesMut, channel: u8, value: &impl Serialize) {
 
 /// Puts frames together from bytes as they come.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct SessionDecoder {
     bytes: BytesMut,
 }
 
-impl Decoder {
+impl SessionDecoder {
     /// Returns the buffer to which received bytes are appended.
     pub fn buffer(&mut self) -> &mut BytesMut {
         self.bytes.reserve(DATA_BYTES_MAX + HEAD_BYTES);
@@ -191,7 +191,7 @@ impl Decoder {
     }
 
     /// Returns the next whole frame. After an error the stream is of no more use.
-    pub fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
+    pub fn frame(&mut self) -> Result<Option<SessionFrame>, FrameError> {
         let Some(&[kind, a, b, c, d]) = self.bytes.first_chunk() else { return Ok(None) };
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
         if length > FRAME_BYTES_MAX {
@@ -202,7 +202,7 @@ impl Decoder {
         }
         self.bytes.advance(HEAD_BYTES);
         let payload = self.bytes.split_to(length).freeze();
-        Frame::read(kind, payload).map(Some)
+        SessionFrame::read(kind, payload).map(Some)
     }
 }
 
@@ -220,27 +220,28 @@ mod tests {
         prop::collection::vec(any::<u8>(), 1..200).prop_map(Bytes::from)
     }
 
-    fn frame() -> impl Strategy<Value = Frame> {
+    fn frame() -> impl Strategy<Value = SessionFrame> {
         let terminal = prop::option::of(("[a-z]{0,9}", size()))
             .prop_map(|made| made.map(|(name, size)| Terminal { name, size }));
         prop_oneof![
             (prop::collection::vec(".*", 0..4), terminal).prop_map(|(command, terminal)| {
-                Frame::Start(Start { v: VERSION, command, terminal })
+                SessionFrame::Start(SessionStart { v: VERSION, command, terminal })
             }),
-            bytes().prop_map(Frame::Input),
-            Just(Frame::InputEnd),
-            bytes().prop_map(Frame::Output),
-            bytes().prop_map(Frame::Error),
-            size().prop_map(Frame::Resize),
-            any::<u8>().prop_map(Frame::Signal),
-            any::<u32>().prop_map(Frame::Taken),
-            (any::<u8>(), ".*").prop_map(|(code, how)| Frame::Exit(Ended { code, how })),
-            ".*".prop_map(Frame::Failed),
-            ".*".prop_map(Frame::Note),
+            bytes().prop_map(SessionFrame::Input),
+            Just(SessionFrame::InputEnd),
+            bytes().prop_map(SessionFrame::Output),
+            bytes().prop_map(SessionFrame::Error),
+            size().prop_map(SessionFrame::Resize),
+            any::<u8>().prop_map(SessionFrame::Signal),
+            any::<u32>().prop_map(SessionFrame::Taken),
+            (any::<u8>(), ".*")
+                .prop_map(|(code, how)| SessionFrame::Exit(SessionEnd { code, how })),
+            ".*".prop_map(SessionFrame::Failed),
+            ".*".prop_map(SessionFrame::Note),
         ]
     }
 
-    fn decode(decoder: &mut Decoder, bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
+    fn decode(decoder: &mut SessionDecoder, bytes: &[u8]) -> Result<Vec<SessionFrame>, FrameError> {
         decoder.buffer().extend_from_slice(bytes);
         let mut frames = Vec::new();
         while let Some(frame) = decoder.frame()? {
@@ -257,7 +258,7 @@ mod tests {
         ) {
             let mut sent = BytesMut::new();
             frames.iter().for_each(|frame| frame.write(&mut sent));
-            let (mut decoder, mut received) = (Decoder::default(), Vec::new());
+            let (mut decoder, mut received) = (SessionDecoder::default(), Vec::new());
             for bytes in sent.chunks(piece) {
                 received.extend(decode(&mut decoder, bytes).unwrap());
             }
@@ -266,7 +267,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            decode(&mut Decoder::default(), &bytes).ok();
+            decode(&mut SessionDecoder::default(), &bytes).ok();
         }
     }
 
@@ -274,12 +275,12 @@ mod tests {
     fn long_data_becomes_several_frames_and_stays_whole() {
         let long = Bytes::from(vec![7; 3 * DATA_BYTES_MAX + 5]);
         let mut sent = BytesMut::new();
-        Frame::Output(long.clone()).write(&mut sent);
-        let frames = decode(&mut Decoder::default(), &sent).unwrap();
+        SessionFrame::Output(long.clone()).write(&mut sent);
+        let frames = decode(&mut SessionDecoder::default(), &sent).unwrap();
         assert_eq!(frames.len(), 4);
         let mut whole = BytesMut::new();
         for frame in frames {
-            let Frame::Output(bytes) = frame else { panic!("{frame:?}") };
+            let SessionFrame::Output(bytes) = frame else { panic!("{frame:?}") };
             whole.extend_from_slice(&bytes);
         }
         assert_eq!(whole, long);
@@ -287,16 +288,17 @@ mod tests {
 
     #[test]
     fn what_a_later_version_adds_is_passed_over() {
-        let frames = decode(&mut Decoder::default(), &[99, 0, 0, 0, 1, 7, 5, 0, 0, 0, 1, 15]);
-        assert_eq!(frames.unwrap(), [Frame::Unknown(99), Frame::Signal(15)]);
+        let frames =
+            decode(&mut SessionDecoder::default(), &[99, 0, 0, 0, 1, 7, 5, 0, 0, 0, 1, 15]);
+        assert_eq!(frames.unwrap(), [SessionFrame::Unknown(99), SessionFrame::Signal(15)]);
     }
 
     #[test]
     fn a_frame_that_is_too_long_or_torn_is_refused() {
-        let long = decode(&mut Decoder::default(), &[1, 0xff, 0, 0, 0]);
+        let long = decode(&mut SessionDecoder::default(), &[1, 0xff, 0, 0, 0]);
         assert_eq!(long, Err(FrameError::TooLong(0xff00_0000)));
         assert_eq!(
-            decode(&mut Decoder::default(), &[5, 0, 0, 0, 0]),
+            decode(&mut SessionDecoder::default(), &[5, 0, 0, 0, 0]),
             Err(FrameError::Malformed(5))
         );
     }

@@ -10,7 +10,7 @@ use model::key::application_prefix;
 use model::{ApplicationName, Key, TypedKey};
 
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, domains, parse, ports};
 use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
@@ -53,7 +53,7 @@ pub async fn create(
         )
         .hint(format!("push to it with `cortex push -a {name}`, or choose another name")));
     }
-    let mut app = Application::new(name.clone(), api.now());
+    let mut app = ApplicationRecords::new(name.clone(), api.now());
     app.spec.framework = asked.framework;
     app.spec.port = ports::allot(&api, &name, asked.port, &[]).await?;
     app.spec.port_chosen = asked.port.is_some();
@@ -164,7 +164,7 @@ async fn wait_until_stopped(api: &Api, name: &ApplicationName) -> Result<bool, P
 }
 
 async fn is_anything_alive(api: &Api, name: &ApplicationName) -> Result<bool, Problem> {
-    let mut app = Application::new(name.clone(), api.now());
+    let mut app = ApplicationRecords::new(name.clone(), api.now());
     app.claims = records::claims(&*api.store, name).await?;
     Ok(app.is_anything_alive())
 }

@@ -59,7 +59,7 @@ pub fn read(archive: impl Read) -> Result<SourceTree, Problem> {
                 }
             }
             EntryType::Directory | EntryType::XGlobalHeader => {}
-            _ => return Err(unsafe_entry(&path, "is no file, directory or link")),
+            _ => return Err(unsafe_entry(&path, "is not a file, a directory or a link")),
         }
     }
     Ok(tree)
@@ -85,7 +85,7 @@ fn inside(path: &Path) -> Option<String> {
 fn damaged(error: &std::io::Error) -> Problem {
     Problem::invalid(
         "damaged_archive",
-        format!("what was pushed is no complete tar archive: {error}"),
+        format!("what was pushed is not a complete tar archive: {error}"),
     )
     .hint("push again")
 }

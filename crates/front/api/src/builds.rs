@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Api;
 use super::problem::Problem;
-use super::records::{self, Application, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 
 /// The build of a release that is being made.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Build {
 
 /// The condition under which something is built again although the same build is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anew {
+pub enum RebuildWhen {
     Never,
     /// After a failure, since trying the same release again is of use only if it is built again.
     AfterFailure,
@@ -37,7 +37,7 @@ struct Ingredients<'a> {
 }
 
 impl<'a> Ingredients<'a> {
-    fn new(source: ContentHash, recipe: &Recipe, config: &'a Config) -> Ingredients<'a> {
+    fn new(source: ContentHash, recipe: &Recipe, config: &'a ConfigVariables) -> Ingredients<'a> {
         let baked = config.iter().filter(|(name, _)| recipe.bakes(name));
         let variables = baked.map(|(name, value)| (name.as_str(), value.as_str())).collect();
         Ingredients { source, recipe: steps_alone(recipe), variables }
@@ -78,11 +78,11 @@ fn steps_alone(recipe: &Recipe) -> Recipe {
 /// Chooses the build of a new release. The caller holds `Api::changes`.
 pub async fn choose(
     api: &Api,
-    app: &Application,
+    app: &ApplicationRecords,
     source: ContentHash,
     recipe: &Recipe,
-    config: &Config,
-    anew: Anew,
+    config: &ConfigVariables,
+    anew: RebuildWhen,
 ) -> Result<Build, Problem> {
     let wanted = Ingredients::new(source, recipe, config);
     let mut changed = None;
@@ -91,17 +91,17 @@ pub async fn choose(
             continue;
         }
         let at = TypedKey::ConfigAt(app.name.clone(), release.id.clone());
-        let before: Config = records::read(&*api.store, at).await?.unwrap_or_default();
+        let before: ConfigVariables = records::read(&*api.store, at).await?.unwrap_or_default();
         if Ingredients::new(source, recipe, &before) != wanted {
             changed = changed.or_else(|| Some(differing(recipe, &before, config)));
             continue;
         }
-        let again = anew == Anew::AfterFailure && has_failed(app, release);
-        if anew == Anew::Always || again {
+        let again = anew == RebuildWhen::AfterFailure && has_failed(app, release);
+        if anew == RebuildWhen::Always || again {
             let salt = format!("{} {}", api.node, api.now());
             return Ok(Build { id: wanted.build(&salt), note: None });
         }
-        let note = (anew != Anew::Never).then(|| reused(app, release)).flatten();
+        let note = (anew != RebuildWhen::Never).then(|| reused(app, release)).flatten();
         return Ok(Build { id: release.build_id(), note });
     }
     let note = changed.map(|names| {
@@ -111,7 +111,7 @@ pub async fn choose(
     Ok(Build { id: wanted.build(""), note })
 }
 
-fn reused(app: &Application, release: &Release) -> Option<String> {
+fn reused(app: &ApplicationRecords, release: &Release) -> Option<String> {
     let builds = !release.recipe.build.is_empty();
     let label = app.label(&release.id);
     builds.then(|| {
@@ -122,13 +122,13 @@ fn reused(app: &Application, release: &Release) -> Option<String> {
     })
 }
 
-fn has_failed(app: &Application, release: &Release) -> bool {
+fn has_failed(app: &ApplicationRecords, release: &Release) -> bool {
     app.rollout.as_ref().is_some_and(|rollout| {
         rollout.phase == RolloutPhase::Failed && rollout.target.as_ref() == Some(&release.id)
     })
 }
 
-fn differing(recipe: &Recipe, before: &Config, after: &Config) -> Vec<String> {
+fn differing(recipe: &Recipe, before: &ConfigVariables, after: &ConfigVariables) -> Vec<String> {
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.retain(|name| recipe.bakes(name) && before.get(*name) != after.get(*name));
     names.sort();
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    fn config(pairs: &[(&str, &str)]) -> Config {
+    fn config(pairs: &[(&str, &str)]) -> ConfigVariables {
         pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
     }
 

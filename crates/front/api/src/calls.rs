@@ -17,9 +17,9 @@ use ::logs;
 use agent::AgentContext;
 use agent::one_off;
 use agent::one_off::Order;
-use logs::{Item, Wanted};
+use logs::{Item, LogSelection};
 use os::layout::DataDirectory;
-use runtime::members::{BoxedStream, Kind, Members};
+use runtime::members::{BoxedStream, Members, StreamKind};
 use store::{SharedStore, lookup_record};
 
 const VERSION: u32 = 1;
@@ -39,12 +39,12 @@ const CALLS_MAX: usize = 256;
 pub struct Question {
     pub v: u32,
     #[serde(flatten)]
-    pub ask: Ask,
+    pub ask: CallKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
+pub enum CallKind {
     /// Runs a one-off command; frames of its session follow the answer.
     Run {
         application: ApplicationName,
@@ -54,14 +54,14 @@ pub enum Ask {
         prepare: bool,
     },
     /// Reads an application's logs; items follow the answer.
-    Logs { application: ApplicationName, wanted: Wanted },
+    Logs { application: ApplicationName, wanted: LogSelection },
     /// Follows the log of a build; lines follow as long as that node builds the release or runs its
     /// release steps.
     BuildLog { application: ApplicationName, release: ReleaseId },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Answer {
+struct CallAnswer {
     v: u32,
     /// The reason for a refusal; `None` if the question is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,16 +71,20 @@ struct Answer {
 /// The error of a node that was reached and refuses to do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(pub String);
+pub struct CallRefused(pub String);
 
 /// Opens a stream on which that node does what it was asked for.
-pub async fn call(peers: &dyn Members, node: &NodeId, ask: Ask) -> anyhow::Result<BoxedStream> {
-    let mut stream = peers.open(node, Kind::Call).await?;
+pub async fn call(
+    peers: &dyn Members,
+    node: &NodeId,
+    ask: CallKind,
+) -> anyhow::Result<BoxedStream> {
+    let mut stream = peers.open(node, StreamKind::Call).await?;
     write(&mut stream, &Question { v: VERSION, ask }).await?;
-    let answer: Answer = read(&mut stream).await?;
+    let answer: CallAnswer = read(&mut stream).await?;
     match answer.refused {
         None => Ok(stream),
-        Some(why) => Err(Refused(why).into()),
+        Some(why) => Err(CallRefused(why).into()),
     }
 }
 
@@ -98,7 +102,7 @@ impl Calls {
     pub fn take(self, peers: &dyn Members) {
         let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
         peers.serve(
-            Kind::Call,
+            StreamKind::Call,
             Box::new(move |peer, stream| {
                 // A caller that finds no room gets no answer, and reports that this node does not
                 // answer.
@@ -117,25 +121,25 @@ impl Calls {
     async fn serve(&self, mut stream: BoxedStream) -> anyhow::Result<()> {
         let question: Question = read(&mut stream).await?;
         match question.ask {
-            Ask::Run { application, release, by, prepare } => {
+            CallKind::Run { application, release, by, prepare } => {
                 let order = self.order(application, &release, by, prepare).await;
                 let (agent, order) = match order {
                     Ok(order) => order,
                     Err(error) => {
                         let refused = Some(format!("{error:#}"));
-                        return write(&mut stream, &Answer { v: VERSION, refused }).await;
+                        return write(&mut stream, &CallAnswer { v: VERSION, refused }).await;
                     }
                 };
-                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
                 one_off::serve(agent, order, stream).await;
             }
-            Ask::Logs { application, wanted } => {
-                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+            CallKind::Logs { application, wanted } => {
+                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
                 let items = logs::read(self.layout.logs(&application), wanted);
                 pass_on(items, stream).await?;
             }
-            Ask::BuildLog { application, release } => {
-                write(&mut stream, &Answer { v: VERSION, refused: None }).await?;
+            CallKind::BuildLog { application, release } => {
+                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
                 let log = self.layout.build_log(&application, &release);
                 let (store, node) = (self.store.clone(), self.node.clone());
                 let (sender, items) = mpsc::channel(ITEMS_WAITING_MAX);
@@ -228,7 +232,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(256);
         let (mut near, mut far): (BoxedStream, BoxedStream) = (Box::new(near), Box::new(far));
         let (application, release) = ("shop".parse().unwrap(), "v1.a".parse().unwrap());
-        let ask = Ask::Run { application, release, by: "ada".into(), prepare: false };
+        let ask = CallKind::Run { application, release, by: "ada".into(), prepare: false };
         let question = Question { v: VERSION, ask };
         write(&mut near, &question).await.unwrap();
         assert_eq!(read::<Question>(&mut far).await.unwrap(), question);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::problem::Problem;
 use super::{Api, Shared, parse, records};
-use api_types::{Answer, Invitation};
+use api_types::{Invitation, SingleValue};
 use cluster::invitation::INVITATION_AGE_MAX;
 use cluster::peers::Peers;
 use cluster::status::ClusterStatus;
@@ -55,14 +55,14 @@ pub async fn invite(State(api): State<Shared>, body: Bytes) -> Result<Json<Invit
     }))
 }
 
-pub async fn sync(State(api): State<Shared>) -> Result<Json<Answer>, Problem> {
+pub async fn sync(State(api): State<Shared>) -> Result<Json<SingleValue>, Problem> {
     peers(&api)?.sync().await.map_err(failed("not_synced"))?;
-    Ok(Json(Answer::new()))
+    Ok(Json(SingleValue::new()))
 }
 
-pub async fn trust_clock(State(api): State<Shared>) -> Result<Json<Answer>, Problem> {
+pub async fn trust_clock(State(api): State<Shared>) -> Result<Json<SingleValue>, Problem> {
     peers(&api)?.trust_clock().await.map_err(failed("not_trusted"))?;
-    Ok(Json(Answer::new()))
+    Ok(Json(SingleValue::new()))
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,8 +71,8 @@ struct Squash {
     before_ms: u64,
 }
 
-pub async fn squash(State(api): State<Shared>, body: Bytes) -> Result<Json<Answer>, Problem> {
+pub async fn squash(State(api): State<Shared>, body: Bytes) -> Result<Json<SingleValue>, Problem> {
     let Squash { before_ms } = parse(&body)?;
     api.store.squash(Timestamp(before_ms)).await?;
-    Ok(Json(Answer::new()))
+    Ok(Json(SingleValue::new()))
 }

@@ -6,9 +6,9 @@ use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};
 use model::TypedKey;
 
-use super::builds::{self, Anew};
+use super::builds::{self, RebuildWhen};
 use super::problem::Problem;
-use super::records::{self, Config};
+use super::records::{self, ConfigVariables};
 use super::releases::{self, Draft};
 use super::{Peer, Shared, parse};
 use api_types::{ConfigChange, Configured};
@@ -20,7 +20,7 @@ const CONFIG_BYTES_MAX: usize = 256 * 1024;
 pub async fn list(
     State(api): State<Shared>,
     Path(app): Path<String>,
-) -> Result<Json<Config>, Problem> {
+) -> Result<Json<ConfigVariables>, Problem> {
     let app = records::require(&*api.store, &app).await?;
     Ok(Json(records::config(&*api.store, &app.name).await?))
 }
@@ -60,7 +60,7 @@ pub async fn change(
     let note = changed.join(", ");
     let author = super::machine::user_name(peer.uid);
     let (source, recipe) = (current.source, &current.recipe);
-    let build = builds::choose(&api, &app, source, recipe, &config, Anew::Never).await?;
+    let build = builds::choose(&api, &app, source, recipe, &config, RebuildWhen::Never).await?;
     let draft = Draft::from_release(&current, build.id, config, note, author);
     let release = releases::make(&api, &mut app, draft).await?;
     let mut released = releases::released(&api, &app, &release);
@@ -70,7 +70,7 @@ pub async fn change(
 
 /// Applies the changes and returns those that really changed something, for the release's note:
 /// names without values.
-fn apply(config: &mut Config, asked: ConfigChange) -> Vec<String> {
+fn apply(config: &mut ConfigVariables, asked: ConfigChange) -> Vec<String> {
     let mut changed = Vec::new();
     for (key, value) in asked {
         match value {
@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn only_what_changes_is_noted() {
-        let mut config: Config = [("A".into(), "1".into()), ("B".into(), "2".into())].into();
+        let mut config: ConfigVariables =
+            [("A".into(), "1".into()), ("B".into(), "2".into())].into();
         let asked = [
             ("A".to_string(), Some("1".to_string())),
             ("B".into(), None),

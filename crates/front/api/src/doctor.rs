@@ -72,7 +72,7 @@ fn writable(data: &Path) -> Check {
         Err(error) => fail(
             "data directory",
             format!("{} cannot be written: {error}", data.display()),
-            "mend its owner, its mode or the disk, then restart the node",
+            "fix its owner, its mode or the disk, then restart the node",
         ),
     }
 }
@@ -185,7 +185,7 @@ fn version(tool: &str, arguments: &[&str]) -> Result<String, String> {
         output
             .take(TOOL_OUTPUT_MAX)
             .read_to_string(&mut text)
-            .map_err(|error| format!("says no version: {error}"))?;
+            .map_err(|error| format!("reports no version: {error}"))?;
     }
     Ok(text.lines().next().unwrap_or("no version").trim().to_string())
 }

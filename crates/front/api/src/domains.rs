@@ -13,13 +13,13 @@ use recipe_core::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
 use router_core::routes::{Rights, default_host};
 
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, parse, ports};
 use api_types::{DomainRow, DomainsChange, DomainsShown};
 
 /// The stage of an application that has claimed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum DomainStanding {
     Serves,
     /// Its first release is on its way.
     Underway,
@@ -29,22 +29,22 @@ pub enum Standing {
     Unreleased,
 }
 
-impl Standing {
-    pub fn of(rollout: Option<&Rollout>) -> Standing {
+impl DomainStanding {
+    pub fn of(rollout: Option<&Rollout>) -> DomainStanding {
         match rollout {
-            Some(rollout) if rollout.serving.is_some() => Standing::Serves,
-            Some(rollout) if rollout.phase == RolloutPhase::Failed => Standing::Failed,
-            Some(rollout) if rollout.target.is_some() => Standing::Underway,
-            _ => Standing::Unreleased,
+            Some(rollout) if rollout.serving.is_some() => DomainStanding::Serves,
+            Some(rollout) if rollout.phase == RolloutPhase::Failed => DomainStanding::Failed,
+            Some(rollout) if rollout.target.is_some() => DomainStanding::Underway,
+            _ => DomainStanding::Unreleased,
         }
     }
 
     /// Returns whether this application keeps what it claimed although the other one wants it.
     fn holds_against(self, other: Claimant) -> bool {
         match self {
-            Standing::Serves | Standing::Underway => true,
-            Standing::Failed => other == Claimant::Idle,
-            Standing::Unreleased => other != Claimant::Serves,
+            DomainStanding::Serves | DomainStanding::Underway => true,
+            DomainStanding::Failed => other == Claimant::Idle,
+            DomainStanding::Unreleased => other != Claimant::Serves,
         }
     }
 }
@@ -61,7 +61,7 @@ pub enum Claimant {
 struct Other {
     name: ApplicationName,
     spec: ApplicationSpec,
-    standing: Standing,
+    standing: DomainStanding,
 }
 
 async fn all(api: &Api) -> Result<Vec<Other>, Problem> {
@@ -71,7 +71,7 @@ async fn all(api: &Api) -> Result<Vec<Other>, Problem> {
         let Some(spec) = spec else { continue };
         let rollout: Option<Rollout> =
             records::read(store, TypedKey::Rollout(name.clone())).await?;
-        all.push(Other { name, spec, standing: Standing::of(rollout.as_ref()) });
+        all.push(Other { name, spec, standing: DomainStanding::of(rollout.as_ref()) });
     }
     Ok(all)
 }
@@ -79,14 +79,14 @@ async fn all(api: &Api) -> Result<Vec<Other>, Problem> {
 /// Returns the domains out of `wanted` that `app` may have, with remarks about them.
 pub async fn claim(
     api: &Api,
-    app: &Application,
+    app: &ApplicationRecords,
     wanted: &[String],
     comes: bool,
 ) -> Result<(Vec<String>, Vec<String>), Problem> {
     if wanted.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
-    let serves = Standing::of(app.rollout.as_ref()) == Standing::Serves;
+    let serves = DomainStanding::of(app.rollout.as_ref()) == DomainStanding::Serves;
     let claimant = match (serves, comes) {
         (true, _) => Claimant::Serves,
         (false, true) => Claimant::Comes,
@@ -143,7 +143,7 @@ pub async fn clashes(api: &Api) -> Result<Vec<Clash>, Problem> {
     let mut wanted: BTreeMap<String, Vec<(Rights, ApplicationName)>> = BTreeMap::new();
     let mut ports: BTreeMap<PortId, Vec<(Rights, ApplicationName)>> = BTreeMap::new();
     for Other { name, spec, standing } in all(api).await? {
-        let rights = Rights::of(&spec, standing == Standing::Serves);
+        let rights = Rights::of(&spec, standing == DomainStanding::Serves);
         for domain in &spec.domains {
             wanted.entry(domain.clone()).or_default().push((rights.clone(), name.clone()));
         }
@@ -234,7 +234,7 @@ pub async fn list(
     Ok(Json(shown(&api, &app).await?))
 }
 
-async fn shown(api: &Api, app: &Application) -> Result<DomainsShown, Problem> {
+async fn shown(api: &Api, app: &ApplicationRecords) -> Result<DomainsShown, Problem> {
     let clashes = clashes(api).await?;
     let row = |domain: &String| DomainRow {
         domain: domain.clone(),
@@ -289,7 +289,7 @@ pub async fn change(
 /// for the user.
 pub async fn merge(
     api: &Api,
-    app: &mut Application,
+    app: &mut ApplicationRecords,
     from_file: &[String],
 ) -> Result<Vec<String>, Problem> {
     if app.spec.domains_chosen {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::problem::Problem;
 use super::progress::ndjson;
 use super::records::rfc3339;
-use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
+use api_types::{HistoryRow, SingleValue, StoreChange, StoredKey};
 use store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
 
 /// The largest value; sources of applications have the same limit.
@@ -77,7 +77,7 @@ pub async fn set(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
     body: Body,
-) -> Result<(StatusCode, Json<Answer>), Problem> {
+) -> Result<(StatusCode, Json<SingleValue>), Problem> {
     let key = key(&query.key)?;
     let mut body = body.into_data_stream();
     let mut head = Vec::new();
@@ -97,7 +97,7 @@ pub async fn set(
     Ok(stored(&commit.0))
 }
 
-fn stored(id: &[u8; 32]) -> (StatusCode, Json<Answer>) {
+fn stored(id: &[u8; 32]) -> (StatusCode, Json<SingleValue>) {
     (StatusCode::OK, Json([("commit".to_string(), hex(id).into())].into()))
 }
 
@@ -125,7 +125,7 @@ async fn write(
 pub async fn delete(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
-) -> Result<(StatusCode, Json<Answer>), Problem> {
+) -> Result<(StatusCode, Json<SingleValue>), Problem> {
     let key = key(&query.key)?;
     match store.delete(key.clone()).await? {
         Some(commit) => Ok(stored(&commit.0)),
@@ -136,7 +136,7 @@ pub async fn delete(
 pub async fn hash(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
-) -> Result<Json<Answer>, Problem> {
+) -> Result<Json<SingleValue>, Problem> {
     let key = key(&query.key)?;
     let hash = store.lookup_hash(&key).await?.ok_or_else(|| no_value(&key))?;
     Ok(Json([("hash".to_string(), hex(&hash).into())].into()))
@@ -208,7 +208,7 @@ fn change(event: WatchEvent) -> StoreChange {
     }
 }
 
-pub async fn head(State(store): State<SharedStore>) -> Result<Json<Answer>, Problem> {
+pub async fn head(State(store): State<SharedStore>) -> Result<Json<SingleValue>, Problem> {
     let head = store.head().await?;
     Ok(Json([("head".to_string(), head.into())].into()))
 }

@@ -22,7 +22,7 @@ use super::{Api, Shared};
 use ::logs;
 use api_types::LogLine;
 use cluster::roster;
-use logs::{Item, LINES_MAX, Wanted};
+use logs::{Item, LINES_MAX, LogSelection};
 
 /// Lines shown by default, as `heroku logs` does.
 const LINES_DEFAULT: usize = 100;
@@ -58,7 +58,7 @@ pub async fn lines(
     let app = records::require(&*api.store, &name).await?;
     let lines = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
     let others = others(&api).await?;
-    let wanted = Wanted { lines, follow: query.follow, process: query.process, after: None };
+    let wanted = LogSelection { lines, follow: query.follow, process: query.process, after: None };
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let names_nodes = query.nodes || !others.is_empty();
     let (found, waiting) = mpsc::channel(LINES_WAITING_MAX);
@@ -87,9 +87,10 @@ async fn others(api: &Api) -> Result<Vec<NodeId>, Problem> {
 }
 
 /// What a node has sent, with the node.
-type Found = (NodeId, Said);
+type FarMessage = (NodeId, LogMessage);
 
-enum Said {
+/// A part of a node's answer.
+enum LogMessage {
     Item(Item),
     /// A remark for people; it counts as the end of the node's last lines if these were not
     /// complete.
@@ -99,11 +100,11 @@ enum Said {
 struct Listing {
     api: Shared,
     application: ApplicationName,
-    wanted: Wanted,
+    wanted: LogSelection,
     sources: BTreeSet<NodeId>,
     names_nodes: bool,
-    found: mpsc::Sender<Found>,
-    waiting: mpsc::Receiver<Found>,
+    found: mpsc::Sender<FarMessage>,
+    waiting: mpsc::Receiver<FarMessage>,
     sender: mpsc::Sender<LogLine>,
 }
 
@@ -143,18 +144,18 @@ impl Listing {
         self.sources.insert(node.clone());
         runtime::task::spawn(async move {
             while let Some(item) = items.recv().await {
-                if found.send((node.clone(), Said::Item(item))).await.is_err() {
+                if found.send((node.clone(), LogMessage::Item(item))).await.is_err() {
                     return;
                 }
             }
         });
     }
 
-    fn add_other(&mut self, node: NodeId, wanted: Wanted) {
+    fn add_other(&mut self, node: NodeId, wanted: LogSelection) {
         let Some(peers) = self.api.peers.clone() else { return };
         if self.sources.insert(node.clone()) {
             let (application, found) = (self.application.clone(), self.found.clone());
-            let source = far::Source { peers, node, application, found };
+            let source = far::FarLogs { peers, node, application, found };
             runtime::task::spawn(Arc::new(source).run(wanted));
         }
     }
@@ -164,13 +165,13 @@ impl Listing {
         for node in others(&self.api).await.unwrap_or_default() {
             if !self.sources.contains(&node) {
                 self.names_nodes = true;
-                self.add_other(node, Wanted { lines: 0, ..self.wanted.clone() });
+                self.add_other(node, LogSelection { lines: 0, ..self.wanted.clone() });
             }
         }
     }
 
     /// Sends the last lines of all nodes together, in order; returns what was printed since.
-    async fn last_lines(&mut self, mut pending: BTreeSet<NodeId>) -> Result<Vec<Found>, Gone> {
+    async fn last_lines(&mut self, mut pending: BTreeSet<NodeId>) -> Result<Vec<FarMessage>, Gone> {
         let (mut lines, mut later) = (Vec::new(), Vec::new());
         let mut deadline = Instant::now() + TAIL_SILENCE_MAX;
         while !pending.is_empty() {
@@ -192,8 +193,8 @@ impl Listing {
                 deadline = Instant::now() + TAIL_SILENCE_MAX;
             }
             match said {
-                Said::Item(Item::Now) => drop(pending.remove(&node)),
-                Said::Item(Item::Line(line)) if pending.contains(&node) => {
+                LogMessage::Item(Item::Now) => drop(pending.remove(&node)),
+                LogMessage::Item(Item::Line(line)) if pending.contains(&node) => {
                     lines.push(self.named(line, node));
                     // For every line that is dropped here, there are as many newer ones as are
                     // wanted.
@@ -201,9 +202,11 @@ impl Listing {
                         self.keep_last(&mut lines);
                     }
                 }
-                said @ Said::Item(_) if later.len() < LINES_WAITING_MAX => later.push((node, said)),
-                Said::Item(_) => {}
-                Said::Remark(text) => {
+                said @ LogMessage::Item(_) if later.len() < LINES_WAITING_MAX => {
+                    later.push((node, said))
+                }
+                LogMessage::Item(_) => {}
+                LogMessage::Remark(text) => {
                     pending.remove(&node);
                     self.remark(text).await?;
                 }
@@ -223,7 +226,7 @@ impl Listing {
     }
 
     /// Collects what comes within a moment if several nodes print.
-    async fn batch(&mut self, first: Found) -> Result<Vec<Found>, Gone> {
+    async fn batch(&mut self, first: FarMessage) -> Result<Vec<FarMessage>, Gone> {
         let mut batch = vec![first];
         if self.sources.len() < 2 {
             return Ok(batch);
@@ -239,13 +242,13 @@ impl Listing {
         Ok(batch)
     }
 
-    async fn pass_on(&mut self, batch: Vec<Found>) -> Result<(), Gone> {
+    async fn pass_on(&mut self, batch: Vec<FarMessage>) -> Result<(), Gone> {
         let mut lines = Vec::new();
         for (node, said) in batch {
             match said {
-                Said::Item(Item::Now) => {}
-                Said::Item(Item::Line(line)) => lines.push(self.named(line, node)),
-                Said::Remark(text) => self.remark(text).await?,
+                LogMessage::Item(Item::Now) => {}
+                LogMessage::Item(Item::Line(line)) => lines.push(self.named(line, node)),
+                LogMessage::Remark(text) => self.remark(text).await?,
             }
         }
         logs::sort(&mut lines);

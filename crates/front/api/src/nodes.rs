@@ -22,19 +22,23 @@ use runtime::members::Members;
 use store::{Store, readable};
 
 pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<NodeRow>>, Problem> {
-    Ok(Json(Cluster::read(&api).await?.rows()))
+    Ok(Json(ClusterView::read(&api).await?.rows()))
 }
 
 pub async fn show(
     State(api): State<Shared>,
     Path(who): Path<String>,
 ) -> Result<Json<NodeShown>, Problem> {
-    let cluster = Cluster::read(&api).await?;
+    let cluster = ClusterView::read(&api).await?;
     let id = cluster.find(&who)?;
     Ok(Json(shown(&api, &cluster, &id).await?))
 }
 
-pub(super) async fn shown(api: &Api, cluster: &Cluster, id: &NodeId) -> Result<NodeShown, Problem> {
+pub(super) async fn shown(
+    api: &Api,
+    cluster: &ClusterView,
+    id: &NodeId,
+) -> Result<NodeShown, Problem> {
     let mut instances = Vec::new();
     for name in records::names(&*api.store).await? {
         let Some(app) = records::find(&*api.store, &name).await? else { continue };
@@ -50,7 +54,7 @@ fn is_running(state: &str) -> bool {
 }
 
 #[derive(Default)]
-struct Records {
+struct NodeRecords {
     member: Option<Member>,
     info: Option<NodeInfo>,
     load: Option<NodeLoad>,
@@ -63,10 +67,10 @@ struct Records {
 }
 
 /// Everything that is known of all nodes at one moment.
-pub(super) struct Cluster {
+pub(super) struct ClusterView {
     node: NodeId,
     now: Timestamp,
-    nodes: BTreeMap<NodeId, Records>,
+    nodes: BTreeMap<NodeId, NodeRecords>,
     /// The nodes that are alive; `None` if something else replicates the store, since it is not
     /// known then.
     alive: Option<BTreeSet<NodeId>>,
@@ -83,10 +87,10 @@ pub(super) struct Cluster {
     uses: Option<NodeId>,
 }
 
-impl Cluster {
-    pub async fn read(api: &Api) -> Result<Cluster, Problem> {
+impl ClusterView {
+    pub async fn read(api: &Api) -> Result<ClusterView, Problem> {
         let store = &*api.store;
-        let mut cluster = Cluster {
+        let mut cluster = ClusterView {
             node: api.node.clone(),
             now: api.now(),
             nodes: BTreeMap::new(),
@@ -244,7 +248,7 @@ impl Cluster {
     }
 
     pub fn row(&self, id: &NodeId) -> NodeRow {
-        let none = Records::default();
+        let none = NodeRecords::default();
         let records = self.nodes.get(id).unwrap_or(&none);
         let info = records.info.as_ref();
         let up = u32::from(self.is_alive(id) != Some(false));
@@ -290,7 +294,7 @@ impl Cluster {
         }
     }
 
-    fn last_seen(&self, id: &NodeId, records: &Records) -> Option<Timestamp> {
+    fn last_seen(&self, id: &NodeId, records: &NodeRecords) -> Option<Timestamp> {
         if self.is_alive(id) == Some(true) {
             return Some(self.now);
         }
@@ -305,7 +309,7 @@ pub(super) async fn coordinator(api: &Api) -> Result<NodeId, Problem> {
     if api.roles.has(Role::Agent) {
         return Ok(api.node.clone());
     }
-    let cluster = Cluster::read(api).await?;
+    let cluster = ClusterView::read(api).await?;
     cluster.takers().next().cloned().ok_or_else(|| {
         let what = "no node that is alive runs instances".to_string();
         Problem::conflict("no_agent", what).hint(
@@ -322,10 +326,10 @@ async fn of_node(
     store: &dyn Store,
     node: &NodeId,
     member: Option<Member>,
-) -> Result<Records, Problem> {
+) -> Result<NodeRecords, Problem> {
     let said: Option<NodeAddress> = lenient(store, roster::address_key(node)).await?;
     let entered = member.as_ref().map(|member| member.addresses.clone()).unwrap_or_default();
-    Ok(Records {
+    Ok(NodeRecords {
         member,
         info: lenient(store, TypedKey::NodeInfo(node.clone()).key()).await?,
         load: lenient(store, TypedKey::NodeLoad(node.clone()).key()).await?,

@@ -9,7 +9,7 @@ use recipe_core::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, pers
 use serde::Deserialize;
 
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::releases::{self, Draft};
 use super::{Api, Peer, Shared, parse};
 use api_types::PersistShown;
@@ -29,7 +29,7 @@ pub async fn show(
     Ok(Json(shown(&api, &app)))
 }
 
-fn shown(api: &Api, app: &Application) -> PersistShown {
+fn shown(api: &Api, app: &ApplicationRecords) -> PersistShown {
     let release = app.serving().or(app.current());
     let mut paths = release.map(|release| release.recipe.persist.clone()).unwrap_or_default();
     add_persistent(&mut paths, &app.spec.persist);
@@ -88,7 +88,7 @@ pub async fn add(
 
 /// Refuses if the application runs elsewhere: the files are where its instances run, and the node
 /// that is asked becomes the one that has them.
-fn runs_here(api: &Api, app: &Application) -> Result<(), Problem> {
+fn runs_here(api: &Api, app: &ApplicationRecords) -> Result<(), Problem> {
     let ready = app.incarnations().filter(|(_, _, one)| one.state == InstanceState::Ready);
     let mut nodes: Vec<String> = ready.map(|(_, node, _)| node.to_string()).collect();
     let own = api.node.to_string();

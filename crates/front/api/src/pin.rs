@@ -9,9 +9,9 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::{NodeId, RolloutPhase, TypedKey};
 use serde::Deserialize;
 
-use super::nodes::Cluster;
+use super::nodes::ClusterView;
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, parse};
 use api_types::{MoveShown, PinShown};
 
@@ -62,7 +62,7 @@ pub async fn pin(
     {
         let _changing = api.changes.lock().await;
         let app = records::require(&*api.store, &app).await?;
-        let cluster = Cluster::read(&api).await?;
+        let cluster = ClusterView::read(&api).await?;
         let to = cluster.find(&asked.node)?;
         let Some(holder) = app.tied_to().cloned() else { return Err(not_tied(&app)) };
         if holder != to {
@@ -76,7 +76,7 @@ pub async fn pin(
     Ok(Json(shown(&api, &app).await?))
 }
 
-fn not_tied(app: &Application) -> Problem {
+fn not_tied(app: &ApplicationRecords) -> Problem {
     let name = &app.name;
     let what = format!("{name} keeps no files on one node: it runs wherever there is room");
     let hint = match app.rollout {
@@ -86,7 +86,7 @@ fn not_tied(app: &Application) -> Problem {
     Problem::conflict("not_tied", what).hint(hint)
 }
 
-fn check(app: &Application, cluster: &Cluster, to: &NodeId) -> Result<(), Problem> {
+fn check(app: &ApplicationRecords, cluster: &ClusterView, to: &NodeId) -> Result<(), Problem> {
     if !cluster.takes(to) {
         let what = format!("node {} is down or drained", cluster.called(to));
         return Err(Problem::conflict("node_takes_nothing", what).hint(format!(
@@ -109,8 +109,8 @@ fn check(app: &Application, cluster: &Cluster, to: &NodeId) -> Result<(), Proble
 /// with whatever files there are.
 async fn start_anew(
     api: &Api,
-    app: &Application,
-    cluster: &Cluster,
+    app: &ApplicationRecords,
+    cluster: &ClusterView,
     holder: &NodeId,
     to: &NodeId,
 ) -> Result<(), Problem> {
@@ -128,8 +128,8 @@ async fn start_anew(
 
 async fn ask(
     api: &Api,
-    app: &Application,
-    cluster: &Cluster,
+    app: &ApplicationRecords,
+    cluster: &ClusterView,
     holder: &NodeId,
     to: &NodeId,
 ) -> Result<(), Problem> {

@@ -14,9 +14,9 @@ use model::{
 };
 use serde::Deserialize;
 
-use super::domains::Standing;
+use super::domains::DomainStanding;
 use super::problem::Problem;
-use super::records::Application;
+use super::records::ApplicationRecords;
 use super::{Api, Shared, parse, records};
 use api_types::{ApplicationRow, PortRow, ServiceRow};
 
@@ -56,7 +56,7 @@ pub async fn allot(
 /// Checks that `app` can have the ports that a release asks for besides HTTP.
 pub async fn check_services(
     api: &Api,
-    app: &Application,
+    app: &ApplicationRecords,
     ports: &[PortRecipe],
 ) -> Result<(), Problem> {
     if ports.is_empty() {
@@ -123,30 +123,33 @@ pub async fn change(
 }
 
 /// The owner of a port, and whether it keeps the port from the application that asks.
-struct Taken {
+struct PortOwner {
     owner: ApplicationName,
     holds: bool,
 }
 
 /// Returns the ports that applications have, for HTTP or by a release that serves or is on its way.
-async fn taken(api: &Api, asking: &ApplicationName) -> Result<BTreeMap<PortId, Taken>, Problem> {
-    let (store, mut taken) = (&*api.store, BTreeMap::<PortId, Taken>::new());
+async fn taken(
+    api: &Api,
+    asking: &ApplicationName,
+) -> Result<BTreeMap<PortId, PortOwner>, Problem> {
+    let (store, mut taken) = (&*api.store, BTreeMap::<PortId, PortOwner>::new());
     let rollout: Option<Rollout> = records::read(store, TypedKey::Rollout(asking.clone())).await?;
-    let serves = Standing::of(rollout.as_ref()) == Standing::Serves;
+    let serves = DomainStanding::of(rollout.as_ref()) == DomainStanding::Serves;
     for name in records::names(store).await? {
         let spec: Option<ApplicationSpec> =
             records::read(store, TypedKey::Spec(name.clone())).await?;
         let Some(spec) = spec else { continue };
         let rollout: Option<Rollout> =
             records::read(store, TypedKey::Rollout(name.clone())).await?;
-        let standing = Standing::of(rollout.as_ref());
+        let standing = DomainStanding::of(rollout.as_ref());
         // An application that never served keeps no port from one that serves.
-        let weak = matches!(standing, Standing::Failed | Standing::Unreleased);
+        let weak = matches!(standing, DomainStanding::Failed | DomainStanding::Unreleased);
         let holds = name == *asking || !(serves && weak);
         for port in of_one(api, &name, &spec).await? {
             let known = taken.get(&port);
             if known.is_none_or(|known| known.owner != *asking && holds && !known.holds) {
-                taken.insert(port, Taken { owner: name.clone(), holds });
+                taken.insert(port, PortOwner { owner: name.clone(), holds });
             }
         }
     }
@@ -172,7 +175,7 @@ pub async fn of_one(
 
 /// Returns whether this application has lost the port that it was given: while it did not serve,
 /// another one came to serve there.
-pub async fn is_lost(api: &Api, app: &Application) -> Result<bool, Problem> {
+pub async fn has_lost_port(api: &Api, app: &ApplicationRecords) -> Result<bool, Problem> {
     let Some(port) = app.spec.port.map(PortId::tcp) else { return Ok(false) };
     if app.serving().is_some() {
         return Ok(false);
@@ -181,7 +184,9 @@ pub async fn is_lost(api: &Api, app: &Application) -> Result<bool, Problem> {
         let rollout: Option<Rollout> =
             records::read(&*api.store, TypedKey::Rollout(name.clone())).await?;
         let spec = records::read(&*api.store, TypedKey::Spec(name.clone())).await?;
-        let Some(spec) = spec.filter(|_| Standing::of(rollout.as_ref()) == Standing::Serves) else {
+        let Some(spec) =
+            spec.filter(|_| DomainStanding::of(rollout.as_ref()) == DomainStanding::Serves)
+        else {
             continue;
         };
         if of_one(api, &name, &spec).await?.contains(&port) {
@@ -200,7 +205,7 @@ fn check(
     api: &Api,
     app: &ApplicationName,
     id: PortId,
-    taken: &BTreeMap<PortId, Taken>,
+    taken: &BTreeMap<PortId, PortOwner>,
 ) -> Result<(), Problem> {
     let port = match id.transport {
         Transport::Tcp => id.port.to_string(),
@@ -208,8 +213,8 @@ fn check(
     };
     match taken.get(&id) {
         // The application has the port already, so this node's router has bound it.
-        Some(Taken { owner, holds }) if owner == app || !holds => return Ok(()),
-        Some(Taken { owner, .. }) => {
+        Some(PortOwner { owner, holds }) if owner == app || !holds => return Ok(()),
+        Some(PortOwner { owner, .. }) => {
             return Err(Problem::conflict(
                 "port_taken",
                 format!("port {port} belongs to the application '{owner}'"),
@@ -234,7 +239,7 @@ fn check(
 /// succeed unnoticed. Port 0 is refused, since it would be a different one every time.
 fn can_bind(api: &Api, id: PortId) -> std::io::Result<()> {
     if id.port == 0 {
-        return Err(std::io::Error::other("0 is no port to be found at"));
+        return Err(std::io::Error::other("port 0 cannot be served; choose another number"));
     }
     let address = (api.http.ip(), id.port);
     match id.transport {

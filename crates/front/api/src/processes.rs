@@ -4,13 +4,13 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::cron::CronRun;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, parse};
-use agent::one_off::Session;
+use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
 
 pub async fn list(
@@ -31,7 +31,7 @@ pub async fn list_all(State(api): State<Shared>) -> Result<Json<Vec<InstanceRow>
     Ok(Json(all))
 }
 
-pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Problem> {
+pub async fn rows(api: &Api, app: &ApplicationRecords) -> Result<Vec<InstanceRow>, Problem> {
     let mut rows = Vec::new();
     for (id, node, one) in app.incarnations() {
         rows.push(InstanceRow {
@@ -59,10 +59,10 @@ pub async fn rows(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Prob
 }
 
 /// Returns the one-off commands that people run on this node.
-fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
+fn one_offs(api: &Api, app: &ApplicationRecords) -> Vec<InstanceRow> {
     let sessions = api.agent.as_ref().map(|agent| agent.one_offs.list()).unwrap_or_default();
     let of = sessions.into_iter().filter(|session| session.application == app.name);
-    let row = |session: Session| InstanceRow {
+    let row = |session: OneOffSession| InstanceRow {
         application: app.name.to_string(),
         process: "run".into(),
         slot: session.number,
@@ -81,7 +81,7 @@ fn one_offs(api: &Api, app: &Application) -> Vec<InstanceRow> {
 }
 
 /// Returns the last run of each scheduled command.
-async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Problem> {
+async fn scheduled(api: &Api, app: &ApplicationRecords) -> Result<Vec<InstanceRow>, Problem> {
     let Some(release) = app.serving() else { return Ok(Vec::new()) };
     let mut rows = Vec::new();
     for recipe in &release.recipe.cron {
@@ -114,7 +114,7 @@ async fn scheduled(api: &Api, app: &Application) -> Result<Vec<InstanceRow>, Pro
 }
 
 async fn memory(api: &Api, id: &InstanceId, generation: u64) -> Result<Option<u64>, Problem> {
-    let key = TypedKey::Board(Board::Memory(id.clone(), generation)).key();
+    let key = TypedKey::Board(BoardKey::Memory(id.clone(), generation)).key();
     let entry = api.store.lookup(&key).await?;
     Ok(entry.and_then(|entry| std::str::from_utf8(entry.value.inline()?).ok()?.trim().parse().ok()))
 }
@@ -127,7 +127,7 @@ pub async fn scale_now(
     Ok(Json(scaled(&app)))
 }
 
-fn scaled(app: &Application) -> Scaled {
+fn scaled(app: &ApplicationRecords) -> Scaled {
     let chosen = app.spec.processes.iter().map(|(process, spec)| (process.to_string(), spec.count));
     let mut processes: Scale = chosen.collect();
     if let Some(release) = app.current().or(app.serving()) {
@@ -163,7 +163,7 @@ pub async fn scale(
 
 /// Checks that there is such a process type. Before the first push no type is known, and any may be
 /// scaled ahead of it.
-fn known_process(app: &Application, word: &str) -> Result<ProcessType, Problem> {
+fn known_process(app: &ApplicationRecords, word: &str) -> Result<ProcessType, Problem> {
     let process: ProcessType = word.parse()?;
     let Some(release) = app.current().or(app.serving()) else {
         return Ok(process);

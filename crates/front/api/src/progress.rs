@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use super::problem::Problem;
 use super::{Shared, records, releases};
 use crate::calls;
-use crate::calls::Ask;
+use crate::calls::CallKind;
 use agent::prepare;
 use api_types::Progress;
 use logs::follow::Follower;
@@ -87,7 +87,7 @@ struct Reporter {
 }
 
 /// The error that the client is gone or has been told how it ended.
-struct Ended;
+struct ProgressOver;
 
 impl Reporter {
     async fn run(mut self, mut watch: store::Watch) {
@@ -107,7 +107,7 @@ impl Reporter {
     }
 
     /// Reports everything new, in order: a phase's output comes before the next phase.
-    async fn report(&mut self) -> Result<(), Ended> {
+    async fn report(&mut self) -> Result<(), ProgressOver> {
         let app = match records::require(&*self.api.store, &self.name).await {
             Ok(app) => app,
             Err(problem) => {
@@ -169,7 +169,7 @@ impl Reporter {
     }
 
     /// Reports what another node's steps have printed; all of it once they have ended.
-    async fn report_far(&mut self, goes_on: bool) -> Result<(), Ended> {
+    async fn report_far(&mut self, goes_on: bool) -> Result<(), ProgressOver> {
         let Some(mut far) = self.far.take() else { return Ok(()) };
         let deadline = tokio::time::Instant::now() + FAR_END_MAX;
         loop {
@@ -191,7 +191,7 @@ impl Reporter {
         Ok(())
     }
 
-    async fn report_builder(&mut self, rollout: &Rollout) -> Result<(), Ended> {
+    async fn report_builder(&mut self, rollout: &Rollout) -> Result<(), ProgressOver> {
         for (node, why) in &rollout.unable {
             if self.unable.insert(node.clone()) {
                 let text = format!("Node {node} cannot build it: {why}");
@@ -210,7 +210,7 @@ impl Reporter {
     }
 
     /// Returns a warning about files that the previous release wrote into a tree of its own.
-    async fn left_behind(&self, app: &records::Application) -> Option<String> {
+    async fn left_behind(&self, app: &records::ApplicationRecords) -> Option<String> {
         let new = app.release(&self.id)?.clone();
         let old = app.release(new.replaces.as_ref()?)?.clone();
         let (layout, name) = (self.api.layout.clone(), app.name.clone());
@@ -226,7 +226,7 @@ impl Reporter {
         let (id, name) = (self.id.clone(), self.name.parse());
         runtime::task::spawn(async move {
             let Ok(application) = name else { return };
-            let ask = Ask::BuildLog { application, release: id };
+            let ask = CallKind::BuildLog { application, release: id };
             let Ok(mut stream) = calls::call(&*peers, &builder, ask).await else { return };
             loop {
                 tokio::select! {
@@ -247,7 +247,10 @@ impl Reporter {
     }
 
     /// Reports what keeps its instances from being ready, on any node, each complaint once.
-    async fn report_waiting(&mut self, app: &records::Application) -> Result<(), Ended> {
+    async fn report_waiting(
+        &mut self,
+        app: &records::ApplicationRecords,
+    ) -> Result<(), ProgressOver> {
         for (instance, _, one) in app.incarnations() {
             let waits = matches!(one.state, InstanceState::Starting | InstanceState::Crashed);
             let Some(reason) = one.reason.as_ref().filter(|_| waits && one.release == self.id)
@@ -271,12 +274,12 @@ impl Reporter {
         }
     }
 
-    async fn send(&self, progress: Progress) -> Result<(), Ended> {
-        self.sender.send(progress).await.map_err(|_| Ended)
+    async fn send(&self, progress: Progress) -> Result<(), ProgressOver> {
+        self.sender.send(progress).await.map_err(|_| ProgressOver)
     }
 
-    async fn end(&self, progress: Progress) -> Result<(), Ended> {
+    async fn end(&self, progress: Progress) -> Result<(), ProgressOver> {
         self.send(progress).await.ok();
-        Err(Ended)
+        Err(ProgressOver)
     }
 }

@@ -19,10 +19,10 @@ use super::problem::Problem;
 use api_types::ApplicationRow;
 use store::{Store, readable};
 
-pub type Config = BTreeMap<String, String>;
+pub type ConfigVariables = BTreeMap<String, String>;
 
 /// All records of one application.
-pub struct Application {
+pub struct ApplicationRecords {
     pub name: ApplicationName,
     pub spec: ApplicationSpec,
     pub rollout: Option<Rollout>,
@@ -58,7 +58,7 @@ pub async fn write<T: Serialize>(
     Ok(())
 }
 
-pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<Config, Problem> {
+pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<ConfigVariables, Problem> {
     Ok(read(store, TypedKey::Config(app.clone())).await?.unwrap_or_default())
 }
 
@@ -77,11 +77,11 @@ pub async fn names(store: &dyn Store) -> Result<Vec<ApplicationName>, Problem> {
 pub async fn find(
     store: &dyn Store,
     name: &ApplicationName,
-) -> Result<Option<Application>, Problem> {
+) -> Result<Option<ApplicationRecords>, Problem> {
     let Some(spec) = read(store, TypedKey::Spec(name.clone())).await? else {
         return Ok(None);
     };
-    let mut app = Application {
+    let mut app = ApplicationRecords {
         name: name.clone(),
         spec,
         rollout: None,
@@ -130,7 +130,7 @@ pub async fn claims(
 }
 
 /// Returns the application, or a 404 that names the nearest one.
-pub async fn require(store: &dyn Store, name: &str) -> Result<Application, Problem> {
+pub async fn require(store: &dyn Store, name: &str) -> Result<ApplicationRecords, Problem> {
     let name: ApplicationName = name.parse()?;
     if let Some(app) = find(store, &name).await? {
         return Ok(app);
@@ -173,9 +173,9 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-impl Application {
-    pub fn new(name: ApplicationName, now: Timestamp) -> Application {
-        Application {
+impl ApplicationRecords {
+    pub fn new(name: ApplicationName, now: Timestamp) -> ApplicationRecords {
+        ApplicationRecords {
             name,
             spec: ApplicationSpec::new(now),
             rollout: None,
@@ -188,7 +188,7 @@ impl Application {
 
     /// Drops the claims of nodes that are not there: what they reported last of their instances
     /// means nothing now.
-    pub fn without_lost(mut self, api: &Api) -> Application {
+    pub fn without_lost(mut self, api: &Api) -> ApplicationRecords {
         self.claims.retain(|(_, node, _)| !api.is_lost(node));
         self
     }

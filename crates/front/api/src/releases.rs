@@ -12,7 +12,7 @@ use model::{BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, Ty
 use recipe_core::manifest;
 
 use super::problem::Problem;
-use super::records::{self, Application, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::{Api, Shared, domains, nodes, ports};
 use api_types::{ReleaseRow, Released};
 
@@ -29,7 +29,7 @@ pub struct Draft {
     pub build: BuildId,
     pub note: String,
     pub author: String,
-    pub config: Config,
+    pub config: ConfigVariables,
 }
 
 impl Draft {
@@ -37,7 +37,7 @@ impl Draft {
     pub fn from_release(
         release: &Release,
         build: BuildId,
-        config: Config,
+        config: ConfigVariables,
         note: String,
         author: String,
     ) -> Draft {
@@ -56,7 +56,11 @@ impl Draft {
 
 /// Makes a release. The caller holds `Api::changes`. The rollout is written last: until then nobody
 /// acts.
-pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<Release, Problem> {
+pub async fn make(
+    api: &Api,
+    app: &mut ApplicationRecords,
+    mut draft: Draft,
+) -> Result<Release, Problem> {
     manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
     let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
     let coordinator = nodes::coordinator(api).await?;
@@ -64,7 +68,7 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));
     let mut settings = draft.settings;
     settings.health.domain = domains::first(&app.spec);
-    settings.pushed_to = Some(app.spec.created_at);
+    settings.application_created_at = Some(app.spec.created_at);
     let release = Release {
         v: RECORD_VERSION,
         id: id.clone(),
@@ -92,14 +96,14 @@ pub async fn make(api: &Api, app: &mut Application, mut draft: Draft) -> Result<
     Ok(release)
 }
 
-async fn next_number(api: &Api, app: &Application) -> Result<u64, Problem> {
+async fn next_number(api: &Api, app: &ApplicationRecords) -> Result<u64, Problem> {
     let known = app.releases.iter().map(|release| release.id.number).max().unwrap_or(0);
     let next = agent::taking_back::next_number(&*api.store, &app.name, known).await;
     next.map_err(|error| Problem::internal(format!("{error:#}")))
 }
 
 /// Removes the oldest releases beyond the limit, but never one that serves or is being rolled out.
-async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
+async fn prune(api: &Api, app: &mut ApplicationRecords) -> Result<(), Problem> {
     let excess = app.releases.len().saturating_sub(RELEASES_KEPT);
     let rollout = app.rollout.as_ref();
     let in_use: BTreeSet<ReleaseId> = rollout
@@ -133,7 +137,7 @@ async fn prune(api: &Api, app: &mut Application) -> Result<(), Problem> {
     Ok(())
 }
 
-pub fn released(api: &Api, app: &Application, release: &Release) -> Released {
+pub fn released(api: &Api, app: &ApplicationRecords, release: &Release) -> Released {
     Released {
         application: app.name.to_string(),
         release: app.label(&release.id),
@@ -180,7 +184,7 @@ pub async fn list(
 }
 
 /// Finds a release by `v3`, `3` or `v3.NODE`.
-pub fn resolve<'a>(app: &'a Application, text: &str) -> Result<&'a Release, Problem> {
+pub fn resolve<'a>(app: &'a ApplicationRecords, text: &str) -> Result<&'a Release, Problem> {
     let wanted = text.strip_prefix('v').unwrap_or(text);
     let found: Vec<&Release> = app
         .releases

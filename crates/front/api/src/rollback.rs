@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use model::{Release, RolloutPhase, TypedKey};
 
 use super::problem::Problem;
-use super::records::{self, Application, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
 use super::{Peer, Shared, parse, ports};
 use api_types::{Released, Rollback};
@@ -27,7 +27,7 @@ pub async fn rollback(
     };
     let store = &*api.store;
     let at = TypedKey::ConfigAt(app.name.clone(), old.id.clone());
-    let config: Config = match records::read(store, at).await? {
+    let config: ConfigVariables = match records::read(store, at).await? {
         Some(config) => config,
         None => records::config(store, &app.name).await?,
     };
@@ -42,7 +42,7 @@ pub async fn rollback(
 
 /// Returns the release that served before the serving one. While a newer release is on its way it
 /// is the serving one, since the newer one is to be taken back.
-fn previous(app: &Application) -> Result<&Release, Problem> {
+fn previous(app: &ApplicationRecords) -> Result<&Release, Problem> {
     let nothing = |why: String| {
         Problem::conflict("nothing_before", why)
             .hint(format!("`cortex releases -a {}` lists all; name one to go to it", app.name))

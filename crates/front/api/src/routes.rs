@@ -7,7 +7,7 @@ use model::InstanceState;
 use router_core::routes::{HOST_LENGTH_MAX, default_host, normalize};
 
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, domains};
 use api_types::{RouteInstance, RouteRow};
 
@@ -25,7 +25,7 @@ pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<RouteRow>>, Prob
     Ok(Json(rows))
 }
 
-fn row(api: &Api, app: &Application) -> RouteRow {
+fn row(api: &Api, app: &ApplicationRecords) -> RouteRow {
     let serving = app.serving();
     let ready = app.incarnations().filter(|(id, _, one)| {
         id.process.is_web()
@@ -52,7 +52,7 @@ fn row(api: &Api, app: &Application) -> RouteRow {
     }
 }
 
-fn hosts(app: &Application) -> Vec<String> {
+fn hosts(app: &ApplicationRecords) -> Vec<String> {
     let mut hosts = vec![default_host(&app.name)];
     for domain in &app.spec.domains {
         let mut buffer = [0; HOST_LENGTH_MAX];

@@ -11,10 +11,10 @@ use hyper_util::rt::TokioIo;
 use model::{NodeId, Release};
 
 use super::problem::Problem;
-use super::records::{self, Application};
+use super::records::{self, ApplicationRecords};
 use super::{Peer, Shared};
 use crate::calls;
-use crate::calls::{Ask, Refused};
+use crate::calls::{CallKind, CallRefused};
 use agent::AgentContext;
 use agent::one_off;
 use agent::one_off::Order;
@@ -26,7 +26,8 @@ use runtime::members::Members;
 /// The header that names the node that runs it.
 const NODE_HEADER: &str = "cortex-node";
 
-enum Place {
+/// The node on which the command is to run.
+enum CommandLocation {
     Here(Arc<AgentContext>),
     There(NodeId, BoxedStream),
 }
@@ -49,8 +50,8 @@ pub async fn run(
     let order = Order { application: app.name.clone(), release, by };
     let place = place(&api, &app, &order).await?;
     let node = match &place {
-        Place::Here(_) => api.node.clone(),
-        Place::There(node, _) => node.clone(),
+        CommandLocation::Here(_) => api.node.clone(),
+        CommandLocation::There(node, _) => node.clone(),
     };
     let upgrade = hyper::upgrade::on(&mut request);
     let peers = api.peers.clone();
@@ -58,8 +59,8 @@ pub async fn run(
         let Ok(upgraded) = upgrade.await else { return };
         let client: BoxedStream = Box::new(TokioIo::new(upgraded));
         match place {
-            Place::Here(agent) => one_off::serve(agent, order, client).await,
-            Place::There(node, stream) => carry(client, stream, &node, peers).await,
+            CommandLocation::Here(agent) => one_off::serve(agent, order, client).await,
+            CommandLocation::There(node, stream) => carry(client, stream, &node, peers).await,
         }
     });
     Response::builder()
@@ -73,7 +74,7 @@ pub async fn run(
 
 /// Returns the serving release, else the newest: a release that failed may wait for what is to be
 /// run in it.
-fn release(app: &Application) -> Result<Release, Problem> {
+fn release(app: &ApplicationRecords) -> Result<Release, Problem> {
     let release = app.serving().or(app.current()).or(app.releases.last());
     release.cloned().ok_or_else(|| {
         let name = &app.name;
@@ -84,7 +85,11 @@ fn release(app: &Application) -> Result<Release, Problem> {
 
 /// Chooses where it runs: where its files are, else here if the release is built here, else on
 /// another node that has it, else here once it is built.
-async fn place(api: &Shared, app: &Application, order: &Order) -> Result<Place, Problem> {
+async fn place(
+    api: &Shared,
+    app: &ApplicationRecords,
+    order: &Order,
+) -> Result<CommandLocation, Problem> {
     let tied = order.release.recipe.is_tied();
     let holder = app.holder.as_ref().map(|holder| &holder.node).filter(|_| tied);
     if let Some(holder) = holder.filter(|holder| **holder != api.node) {
@@ -98,8 +103,8 @@ async fn place(api: &Shared, app: &Application, order: &Order) -> Result<Place, 
         };
         let peers = api.peers.as_ref().filter(|_| !api.is_lost(holder)).ok_or_else(away)?;
         return match call(peers, holder, order, true).await {
-            Ok(stream) => Ok(Place::There(holder.clone(), stream)),
-            Err(error) if error.is::<Refused>() => Err(refused(holder, &error)),
+            Ok(stream) => Ok(CommandLocation::There(holder.clone(), stream)),
+            Err(error) if error.is::<CallRefused>() => Err(refused(holder, &error)),
             Err(error) => Err(away().hint(format!("node {holder}: {error:#}"))),
         };
     }
@@ -107,13 +112,13 @@ async fn place(api: &Shared, app: &Application, order: &Order) -> Result<Place, 
     if let Some(agent) = &agent
         && agent.preparer.is_built(&app.name, &order.release)
     {
-        return Ok(Place::Here(agent.clone()));
+        return Ok(CommandLocation::Here(agent.clone()));
     }
     let mut failed = None;
     if let Some(peers) = &api.peers {
         for node in having(api, app, &order.release) {
             match call(peers, &node, order, agent.is_none()).await {
-                Ok(stream) => return Ok(Place::There(node, stream)),
+                Ok(stream) => return Ok(CommandLocation::There(node, stream)),
                 Err(error) => failed = Some(refused(&node, &error)),
             }
         }
@@ -123,7 +128,7 @@ async fn place(api: &Shared, app: &Application, order: &Order) -> Result<Place, 
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nowhere", detail)
             .hint("this node runs no applications: ask at one that does (`cortex nodes`)")
     };
-    agent.map(Place::Here).ok_or_else(|| failed.unwrap_or_else(nowhere))
+    agent.map(CommandLocation::Here).ok_or_else(|| failed.unwrap_or_else(nowhere))
 }
 
 fn refused(node: &NodeId, error: &anyhow::Error) -> Problem {
@@ -133,7 +138,7 @@ fn refused(node: &NodeId, error: &anyhow::Error) -> Problem {
 
 /// Returns other nodes that are there: first those that run instances of the release, then its
 /// coordinator.
-fn having(api: &Shared, app: &Application, release: &Release) -> Vec<NodeId> {
+fn having(api: &Shared, app: &ApplicationRecords, release: &Release) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = Vec::new();
     let running = app.incarnations().filter(|(_, _, one)| one.release == release.id);
     let coordinator = app.rollout.as_ref().map(|rollout| &rollout.coordinator);
@@ -152,7 +157,7 @@ async fn call(
     prepare: bool,
 ) -> anyhow::Result<BoxedStream> {
     let Order { application, release, by } = order.clone();
-    calls::call(peers, node, Ask::Run { application, release: release.id, by, prepare }).await
+    calls::call(peers, node, CallKind::Run { application, release: release.id, by, prepare }).await
 }
 
 /// Carries bytes both ways until one side ends or that node is lost.

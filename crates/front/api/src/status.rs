@@ -11,7 +11,7 @@ use model::node::NodeLoad;
 
 use super::problem::Problem;
 use super::{Api, Shared, applications, machine, parse, records};
-use api_types::{Answer, ApplicationRow, NodeStatus, PortRow};
+use api_types::{ApplicationRow, NodeStatus, PortRow, SingleValue};
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
     let applications = applications::rows(&api).await?;
@@ -96,7 +96,7 @@ pub async fn set_fail_point(
     State(api): State<Shared>,
     Path(name): Path<String>,
     body: Bytes,
-) -> Result<Json<Answer>, Problem> {
+) -> Result<Json<SingleValue>, Problem> {
     let asked: std::collections::BTreeMap<String, String> = parse(&body)?;
     let action = asked.get("action").map_or("off", String::as_str);
     api.control

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::Method;
 use model::instance::ProcessIdentity;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{
     ApplicationName, Claim, Incarnation, InstanceId, InstanceState, NodeId, ProcessType, ReleaseId,
     Rollout, RolloutPhase, TypedKey,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{ApiContext, NodeControl, records};
 use api_types::{ApplicationRow, Configured, InstanceRow, PortRow, Progress, ReleaseRow, Released};
-use client::{Client, ClientError, Lines};
+use client::{AnswerLines, Client, ClientError};
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use store::SharedStore;
@@ -134,7 +134,7 @@ impl Fixture {
         released
     }
 
-    async fn progress(&self, released: &Released) -> Lines {
+    async fn progress(&self, released: &Released) -> AnswerLines {
         let (app, id) = (&released.application, &released.id);
         self.client.lines(&format!("/v1/apps/{app}/releases/{id}/progress")).await.unwrap()
     }
@@ -359,7 +359,7 @@ async fn processes_are_scaled_and_shown() {
     ];
     let key = TypedKey::Claim(id.clone(), api.node.clone());
     records::write(&*api.store, key, &claim).await.unwrap();
-    let memory = TypedKey::Board(Board::Memory(id, 4)).key();
+    let memory = TypedKey::Board(BoardKey::Memory(id, 4)).key();
     api.store.set(memory, "1234".into()).await.unwrap();
     let rows: Vec<InstanceRow> = api.client.get("/v1/apps/hello/ps").await.unwrap();
     let [row] = &rows[..] else { panic!("{rows:?}") };

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::keys::PrefixQuery;
 use super::problem::Problem;
 use api_types::Imported;
-use api_types::export::{Decoder, Encoder, FormatError, Piece};
+use api_types::export::{ExportDecoder, ExportEncoder, ExportPiece, FormatError};
 use store::reply::Reply;
 use store::values::blocking;
 use store::{
@@ -46,7 +46,7 @@ pub async fn export(
         let mut exporter = Exporter { store, sender };
         if let Err(error) = exporter.run(&prefix).await {
             tracing::warn!(%error, "api.export_failed");
-            exporter.send(Encoder::failure(&error.to_string()).into()).await.ok();
+            exporter.send(ExportEncoder::failure(&error.to_string()).into()).await.ok();
         }
     });
     let pieces = futures_util::stream::unfold(receiver, |mut receiver| async {
@@ -64,7 +64,7 @@ struct Exporter {
 impl Exporter {
     /// Sends all keys of the prefix. Notes under `local` belong to this run and stay here.
     async fn run(&mut self, prefix: &model::Prefix) -> Result<(), StoreError> {
-        let (mut encoder, title) = Encoder::begin();
+        let (mut encoder, title) = ExportEncoder::begin();
         self.send(title.into()).await?;
         let mut after: Option<Key> = None;
         loop {
@@ -144,7 +144,7 @@ pub async fn import(
 
 struct Importer {
     store: SharedStore,
-    decoder: Decoder,
+    decoder: ExportDecoder,
     current: Option<Incoming>,
     under_way: Arc<Semaphore>,
     /// Receives the error of the first write that failed.
@@ -169,7 +169,7 @@ impl Importer {
         let (report, failure) = oneshot::channel();
         Importer {
             store,
-            decoder: Decoder::default(),
+            decoder: ExportDecoder::default(),
             current: None,
             under_way: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
             failure,
@@ -187,15 +187,15 @@ impl Importer {
         });
         for piece in pieces {
             match piece {
-                Piece::Key { key, ends, size } => {
+                ExportPiece::Key { key, ends, size } => {
                     let large = size > INLINE_VALUE_MAX as u64;
                     let writer = if large { Some(self.store.writer().await?) } else { None };
                     let gathered = Vec::new();
                     self.current = Some(Incoming { key, ends, size, gathered, writer });
                 }
-                Piece::Value(bytes) => self.gather(&bytes).await?,
-                Piece::Checked => self.write().await?,
-                Piece::End(_) => {}
+                ExportPiece::Value(bytes) => self.gather(&bytes).await?,
+                ExportPiece::Checked => self.write().await?,
+                ExportPiece::End(_) => {}
             }
         }
         taken.map_err(malformed)?;

@@ -2,7 +2,7 @@
 //! nodes are, and calls it off. The nodes themselves act on the record.
 
 use agent_core::upgrade::trial::{LIMIT_MAX_MS, LIMIT_MIN_MS, LIMIT_MS};
-use agent_core::upgrade::{Picture, Standing, order};
+use agent_core::upgrade::{Picture, RollStanding, order};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -12,12 +12,12 @@ use model::value::ContentHash;
 use model::{NodeId, Prefix, TypedKey};
 use serde::Deserialize;
 
-use super::nodes::Cluster;
+use super::nodes::ClusterView;
 use super::problem::Problem;
 use super::upload::{blocking, receive};
 use super::{Api, Shared, records};
 use api_types::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
-use os::binaries::{self, Role};
+use os::binaries::{self, BinaryRole};
 use store::{INLINE_VALUE_MAX, ValueWriter};
 use upgrade::{Upgrading, candidate, rolling};
 
@@ -36,7 +36,7 @@ pub struct UpgradeQuery {
 
 fn upgrading(api: &Api) -> Result<&Upgrading, Problem> {
     api.upgrading.as_deref().ok_or_else(|| {
-        let what = "this process keeps a store alone and cannot be upgraded while it runs";
+        let what = "this process runs nothing but a store and cannot be upgraded while it runs";
         Problem::conflict("store_alone", what).hint("stop it, and start it with the new binary")
     })
 }
@@ -114,12 +114,12 @@ fn examine(upload: &ValueWriter, directory: &std::path::Path) -> Result<String, 
     }
     let version = checked?.version;
     // The name keeps the copy until its turn comes.
-    binaries::name(directory, Role::Candidate, &copy).map_err(failed)?;
+    binaries::name(directory, BinaryRole::Candidate, &copy).map_err(failed)?;
     Ok(version)
 }
 
 async fn nodes(api: &Api, only: Option<&str>) -> Result<Vec<NodeId>, Problem> {
-    let cluster = Cluster::read(api).await?;
+    let cluster = ClusterView::read(api).await?;
     if let Some(who) = only {
         return Ok(vec![cluster.find(who)?]);
     }
@@ -138,8 +138,10 @@ async fn check_free(api: &Api, binary: ContentHash) -> Result<(), Problem> {
     let picture = picture(api).await?;
     let other = picture.roll.as_ref().is_some_and(|roll| roll.binary != binary);
     let trying = match picture.standing(api.now()) {
-        Standing::Trying(node) => Some(node),
-        Standing::Turn(_) | Standing::Settling { .. } | Standing::Down(_) if other => None,
+        RollStanding::Trying(node) => Some(node),
+        RollStanding::Turn(_) | RollStanding::Settling { .. } | RollStanding::Down(_) if other => {
+            None
+        }
         _ => return Ok(()),
     };
     let what = match trying {
@@ -172,20 +174,20 @@ pub async fn cancel(State(api): State<Shared>) -> Result<Json<UpgradeShown>, Pro
 
 async fn shown(api: &Api) -> Result<UpgradeShown, Problem> {
     let picture = picture(api).await?;
-    let cluster = Cluster::read(api).await?;
+    let cluster = ClusterView::read(api).await?;
     let called = |node: &NodeId| cluster.called(node);
     let standing = picture.standing(api.now());
     let (state, says) = match &standing {
-        Standing::None => ("none", "no other binary was asked for".into()),
-        Standing::Finished => ("finished", "all nodes run it".into()),
-        Standing::Trying(node) => ("rolling", format!("{} is trying it", called(node))),
-        Standing::Turn(node) => ("rolling", format!("it is the turn of {}", called(node))),
-        Standing::Settling { .. } => ("rolling", "the last one is being watched".into()),
-        Standing::Down(node) => {
+        RollStanding::None => ("none", "no other binary was asked for".into()),
+        RollStanding::Finished => ("finished", "all nodes run it".into()),
+        RollStanding::Trying(node) => ("rolling", format!("{} is trying it", called(node))),
+        RollStanding::Turn(node) => ("rolling", format!("it is the turn of {}", called(node))),
+        RollStanding::Settling { .. } => ("rolling", "the last one is being watched".into()),
+        RollStanding::Down(node) => {
             ("waiting", format!("{} is down: start it, or cancel", called(node)))
         }
-        Standing::Stopped(node) => {
-            ("stopped", format!("it failed on {}: nobody goes on", called(node)))
+        RollStanding::Stopped(node) => {
+            ("stopped", format!("it failed on {}: no other node tries it", called(node)))
         }
     };
     let roll = picture.roll.as_ref();

@@ -18,9 +18,9 @@ use router_core::balance;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::builds::{self, Anew};
+use super::builds::{self, RebuildWhen};
 use super::problem::{Problem, storage};
-use super::records::{self, Application, Config};
+use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
 use super::{Api, Peer, Shared, archive, domains, ports};
 use api_types::Released;
@@ -185,7 +185,7 @@ async fn release(
     let _changing = api.changes.lock().await;
     let found = records::find(&*api.store, &name).await?;
     let created = found.is_none();
-    let mut app = found.unwrap_or_else(|| Application::new(name.clone(), api.now()));
+    let mut app = found.unwrap_or_else(|| ApplicationRecords::new(name.clone(), api.now()));
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
@@ -200,7 +200,7 @@ async fn release(
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
     let note = query.note.unwrap_or_else(|| "push".into());
-    let anew = if query.rebuild { Anew::Always } else { Anew::AfterFailure };
+    let anew = if query.rebuild { RebuildWhen::Always } else { RebuildWhen::AfterFailure };
     let build = builds::choose(api, &app, hash, &plan.recipe, &config, anew).await?;
     let draft = Draft {
         source: hash,
@@ -219,7 +219,7 @@ async fn release(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
-fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
+fn is_serving(app: &ApplicationRecords, plan: &Plan, file: &ValueFile) -> bool {
     let done = app
         .rollout
         .as_ref()
@@ -230,7 +230,7 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
         // These say which application it is, whatever release of it serves.
         let mut settings = release.settings.clone();
         settings.health.domain = None;
-        settings.pushed_to = None;
+        settings.application_created_at = None;
         release.source == file.hash && release.recipe == recipe && settings == plan.settings
     })
 }
@@ -238,12 +238,12 @@ fn is_serving(app: &Application, plan: &Plan, file: &ValueFile) -> bool {
 /// Takes what the project's own files say of the application itself; commands win.
 async fn merge(
     api: &Api,
-    app: &mut Application,
+    app: &mut ApplicationRecords,
     manifest: &Manifest,
 ) -> Result<Vec<String>, Problem> {
     let notes = domains::merge(api, app, &manifest.domains).await?;
     let given = app.spec.port_chosen || manifest.port.is_some();
-    if ports::is_lost(api, app).await? {
+    if ports::has_lost_port(api, app).await? {
         // The port is given anew below, or refused by the check of what was asked for.
         app.spec.port = app.spec.port.filter(|_| given);
         if let Some(port) = app.spec.port {
@@ -265,11 +265,12 @@ async fn complete_config(
     api: &Api,
     name: &ApplicationName,
     manifest: &Manifest,
-    environment: &Config,
-) -> Result<(Config, Vec<String>), Problem> {
+    environment: &ConfigVariables,
+) -> Result<(ConfigVariables, Vec<String>), Problem> {
     let mut config = records::config(&*api.store, name).await?;
-    let given =
-        |config: &Config, key: &String| config.contains_key(key) || environment.contains_key(key);
+    let given = |config: &ConfigVariables, key: &String| {
+        config.contains_key(key) || environment.contains_key(key)
+    };
     let missing: Vec<&str> =
         manifest.required.iter().filter(|key| !given(&config, key)).map(String::as_str).collect();
     if !missing.is_empty() {

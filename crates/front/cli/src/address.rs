@@ -36,14 +36,20 @@ pub fn reachable(text: &str) -> Result<SocketAddr, String> {
 /// choose.
 pub fn read(text: &str, alone: Ipv4Addr, any_port: bool) -> anyhow::Result<SocketAddr> {
     let port = |text: &str| -> anyhow::Result<u16> {
-        let port: u16 =
-            text.parse().with_context(|| format!("'{text}' is no port; ports are 1 to 65535"))?;
-        ensure!(port > 0 || any_port, "0 is no port to be found at");
+        let port: u16 = text
+            .parse()
+            .with_context(|| format!("'{text}' is not a port: use a number from 1 to 65535"))?;
+        ensure!(
+            port > 0 || any_port,
+            "port 0 cannot be connected to: use a number from 1 to 65535"
+        );
         Ok(port)
     };
     let written = text;
     if text.starts_with("https://") {
-        bail!("'{text}' would be TLS, which is not spoken there: write HOST:PORT of a plain port");
+        bail!(
+            "'{text}' asks for TLS, which is not used there: write HOST:PORT of a port without it"
+        );
     }
     let is_url = text.starts_with("http://");
     let text = text.strip_prefix("http://").unwrap_or(text);
@@ -62,12 +68,12 @@ pub fn read(text: &str, alone: Ipv4Addr, any_port: bool) -> anyhow::Result<Socke
         _ => None,
     };
     let Some((host, number)) = split else {
-        bail!("'{written}' is no address; write HOST:PORT, for example 127.0.0.1:8080");
+        bail!("'{written}' is not an address: write HOST:PORT, for example 127.0.0.1:8080");
     };
     let number = port(number)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let found = (bare, number).to_socket_addrs().with_context(|| {
-        format!("the host '{host}' is not known; write its address, or look at its name")
+        format!("the host '{host}' cannot be found; write its address, or check its name")
     })?;
     // `localhost` has addresses of both families, and servers mostly listen on 127.0.0.1.
     let found: Vec<SocketAddr> = found.collect();
@@ -99,8 +105,8 @@ mod tests {
             ("localhost", "write HOST:PORT"),
             ("70000", "1 to 65535"),
             ("http://a/b", "no path"),
-            ("https://a:1", "would be TLS"),
-            ("no host:80", "is not known"),
+            ("https://a:1", "asks for TLS"),
+            ("no host:80", "cannot be found"),
         ] {
             let error = public(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

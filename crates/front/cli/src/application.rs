@@ -58,10 +58,13 @@ fn read(path: &Path) -> anyhow::Result<Option<String>> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {
             let shown = path.display();
-            anyhow::ensure!(metadata.len() <= FILE_BYTES_MAX, "{shown} is too large to be ours");
+            anyhow::ensure!(
+                metadata.len() <= FILE_BYTES_MAX,
+                "{shown} is too large: name the application with -a"
+            );
             let bytes = std::fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
             let text = recipe_core::source::decoded(&bytes)
-                .with_context(|| format!("{shown} is no text in UTF-8: save it as such"))?;
+                .with_context(|| format!("{shown} is not UTF-8 text: save it as UTF-8"))?;
             Ok(Some(text.into_owned()))
         }
         _ => Ok(None),

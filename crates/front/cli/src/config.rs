@@ -147,7 +147,7 @@ struct Stdin<'a> {
 
 impl Stdin<'_> {
     fn text(&mut self) -> anyhow::Result<String> {
-        anyhow::ensure!(!self.taken, "stdin can be read once: name it once");
+        anyhow::ensure!(!self.taken, "stdin can be read only once: name it once");
         self.taken = true;
         decoded(&mut self.stdin, "stdin")
     }
@@ -170,7 +170,7 @@ fn decoded(from: &mut dyn Read, shown: &str) -> anyhow::Result<String> {
         "{shown} is larger than all variables may be: keep large values in files of the application"
     );
     let text = recipe_core::source::decoded(&bytes).with_context(|| {
-        format!("{shown} is no text in UTF-8: save it as such, or encode the value, as in base64")
+        format!("{shown} is not UTF-8 text: save it as UTF-8, or encode the value, as in base64")
     })?;
     Ok(text.into_owned())
 }

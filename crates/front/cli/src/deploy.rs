@@ -46,8 +46,8 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     let lost = || {
         let app = &released.application;
         format!(
-            "nothing more is heard of {}; its rollout goes on, on another node if this one is \
-             lost: `cortex releases -a {app}`, on any of them, says how it ends",
+            "the rollout of {} cannot be followed any more; it goes on, on another node if this one \
+             is lost: `cortex releases -a {app}`, on any node, says how it ends",
             released.release
         )
     };
@@ -55,7 +55,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     let mut painted = output::Painted::for_stderr();
     // The heading waits for the first line, since a build that exists already prints nothing.
     let mut building = None;
-    let mut said = Said::default();
+    let mut said = ShownLines::default();
     while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
         match progress {
             Progress::Phase { phase } => {
@@ -90,14 +90,14 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
 
 /// Lines that were shown as they came: a failure need not repeat them.
 #[derive(Default)]
-struct Said(VecDeque<String>);
+struct ShownLines(VecDeque<String>);
 
-impl Said {
+impl ShownLines {
     /// The number of lines remembered, more than a failure has of last words.
     const LINES_MAX: usize = 200;
 
     fn note(&mut self, line: &str) {
-        if self.0.len() == Said::LINES_MAX {
+        if self.0.len() == ShownLines::LINES_MAX {
             self.0.pop_front();
         }
         self.0.push_back(line.trim().to_owned());
@@ -142,7 +142,7 @@ fn failed(released: &Released, message: &str, serving: Option<&str>) {
     output::complain(message);
     match serving {
         Some(serving) => output::complain(&format!("{serving} keeps serving.")),
-        None => output::complain("Nothing is serving yet: mend it and push again."),
+        None => output::complain("Nothing is serving yet: fix it and push again."),
     }
 }
 
@@ -152,12 +152,12 @@ mod tests {
 
     #[test]
     fn a_failure_repeats_nothing_that_was_shown() {
-        let mut said = Said::default();
+        let mut said = ShownLines::default();
         said.note("  line 2: syntax error");
         let message = "Checking failed: exit status 1\nline 2: syntax error\nand this is new";
         assert_eq!(said.rest(message), "Checking failed: exit status 1\nand this is new");
         assert_eq!(said.rest("Checking failed"), "Checking failed");
-        (0..Said::LINES_MAX).for_each(|number| said.note(&number.to_string()));
+        (0..ShownLines::LINES_MAX).for_each(|number| said.note(&number.to_string()));
         assert_eq!(said.rest(message), message);
     }
 }

@@ -13,8 +13,8 @@ pub fn parse(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let mut line = 1;
     while !rest.is_empty() {
         let (name, after) = match next_name(rest, line)? {
-            Found::Name(name, after) => (name, after),
-            Found::Nothing(after) => {
+            DotenvLine::Name(name, after) => (name, after),
+            DotenvLine::Nothing(after) => {
                 line += 1;
                 rest = after;
                 continue;
@@ -28,18 +28,18 @@ pub fn parse(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(variables)
 }
 
-enum Found<'a> {
+enum DotenvLine<'a> {
     /// A variable's name, and what follows `=`.
     Name(&'a str, &'a str),
     /// A line that sets nothing, and what follows it.
     Nothing(&'a str),
 }
 
-fn next_name(text: &str, number: usize) -> anyhow::Result<Found<'_>> {
+fn next_name(text: &str, number: usize) -> anyhow::Result<DotenvLine<'_>> {
     let (line, after) = text.split_once('\n').unwrap_or((text, ""));
     let trimmed = line.trim();
     if trimmed.is_empty() || trimmed.starts_with('#') {
-        return Ok(Found::Nothing(after));
+        return Ok(DotenvLine::Nothing(after));
     }
     let start = text.trim_start();
     let start = match start.strip_prefix("export") {
@@ -49,7 +49,9 @@ fn next_name(text: &str, number: usize) -> anyhow::Result<Found<'_>> {
     let end = start.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(start.len());
     let (name, rest) = start.split_at(end);
     match rest.trim_start_matches([' ', '\t']).strip_prefix('=') {
-        Some(rest) if recipe_core::manifest::is_variable_name(name) => Ok(Found::Name(name, rest)),
+        Some(rest) if recipe_core::manifest::is_variable_name(name) => {
+            Ok(DotenvLine::Name(name, rest))
+        }
         // The line is not shown, as it may be a secret that went astray.
         _ => bail!("line {number} sets nothing: write NAME=value, and '#' before a comment"),
     }

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_it_is_refused() {
+    fn a_certificate_without_its_key_is_refused() {
         read("--https 127.0.0.1:443").unwrap_err();
         read("--tls-cert a --tls-key b").unwrap_err();
         let odd = read("--https 127.0.0.1:443 --tls-cert a").unwrap();

@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::up::Up;
 use super::{Json, Session, output};
 use crate::installation;
-use crate::installation::{Start, crontab, unit};
+use crate::installation::{StartCommand, crontab, unit};
 use node::started::Started;
-use os::binaries::{self, Role};
+use os::binaries::{self, BinaryRole};
 use os::directory;
 
 /// The two names under which the binary is linked.
@@ -138,7 +138,7 @@ impl Install {
         )
     }
 
-    fn start(&self, session: &Session, how: How) -> anyhow::Result<Start> {
+    fn start(&self, session: &Session, how: How) -> anyhow::Result<StartCommand> {
         let layout = &session.layout;
         let path = std::env::var("PATH").unwrap_or_default();
         let started = match self.options.is_empty() {
@@ -156,9 +156,9 @@ impl Install {
         arguments.extend((how == How::Crontab).then(|| "--detach".to_owned()));
         arguments.extend(["--data-dir".to_owned(), data.clone()]);
         arguments.extend(started.arguments);
-        Ok(Start {
+        Ok(StartCommand {
             search_path: started.search_path,
-            program: text(&layout.bin().join(Role::Current.name()))?,
+            program: text(&layout.bin().join(BinaryRole::Current.name()))?,
             arguments,
             mark: installation::mark(layout),
             data,
@@ -199,7 +199,7 @@ impl Install {
 }
 
 fn current(session: &Session) -> PathBuf {
-    session.layout.bin().join(Role::Current.name())
+    session.layout.bin().join(BinaryRole::Current.name())
 }
 
 fn configuration(session: &Session) -> anyhow::Result<PathBuf> {
@@ -213,7 +213,7 @@ fn put_binary(session: &Session) -> anyhow::Result<()> {
     let directory = session.layout.bin();
     directory::private_directory(session.layout.root())?;
     let copy = binaries::install(Path::new("/proc/self/exe"), &directory)?;
-    binaries::name(&directory, Role::Current, &copy)
+    binaries::name(&directory, BinaryRole::Current, &copy)
 }
 
 /// Returns the links to make; refuses names that something else has taken.
@@ -259,7 +259,7 @@ fn remove_links(directory: &Path, binary: &Path) -> anyhow::Result<Vec<PathBuf>>
     Ok(removed)
 }
 
-fn tell(shown: &Shown, start: &Start, user: &str) {
+fn tell(shown: &Shown, start: &StartCommand, user: &str) {
     match &shown.path {
         Some(path) => {
             let name = unit::name(&start.mark);

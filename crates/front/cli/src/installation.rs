@@ -14,7 +14,7 @@ use os::layout::DataDirectory;
 
 /// The command that is to be started, all of it spelled out: `PATH`, program, arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Start {
+pub struct StartCommand {
     pub search_path: String,
     pub program: String,
     pub arguments: Vec<String>,
@@ -29,7 +29,11 @@ pub fn mark(layout: &DataDirectory) -> String {
 }
 
 /// Runs a tool of the system and returns what it did; `None` if there is no such tool.
-fn tool(program: &str, arguments: &[&str], input: Option<&str>) -> anyhow::Result<Option<Said>> {
+fn tool(
+    program: &str,
+    arguments: &[&str],
+    input: Option<&str>,
+) -> anyhow::Result<Option<CommandOutput>> {
     let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
@@ -44,7 +48,7 @@ fn tool(program: &str, arguments: &[&str], input: Option<&str>) -> anyhow::Resul
     }
     let output = child.wait_with_output().with_context(|| format!("{program} cannot be run"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Some(Said {
+    Ok(Some(CommandOutput {
         shown: format!("{program} {}", arguments.join(" ")),
         success: output.status.success(),
         stdout: text(&output.stdout),
@@ -52,15 +56,16 @@ fn tool(program: &str, arguments: &[&str], input: Option<&str>) -> anyhow::Resul
     }))
 }
 
-struct Said {
+/// How a program that was run here ended, and what it printed.
+struct CommandOutput {
     shown: String,
     success: bool,
     stdout: String,
     stderr: String,
 }
 
-impl Said {
-    fn succeeded(self) -> anyhow::Result<Said> {
+impl CommandOutput {
+    fn succeeded(self) -> anyhow::Result<CommandOutput> {
         if !self.success {
             bail!("`{}` failed: {}", self.shown, self.stderr);
         }

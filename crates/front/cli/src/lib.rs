@@ -329,7 +329,7 @@ impl Global {
             (None, Some(data), _) if data.is_absolute() => data.join("cortex"),
             (None, _, Some(home)) => home.join(".local/share/cortex"),
             (None, _, None) => {
-                anyhow::bail!("it is not known where your home directory is: use --data-dir DIR")
+                anyhow::bail!("your home directory cannot be found: use --data-dir DIR")
             }
         };
         let root = absolute(&root)?;
@@ -351,7 +351,7 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
         return Ok(path);
     }
     let absolute = std::path::absolute(path)
-        .with_context(|| format!("{} is no directory's name", path.display()))?;
+        .with_context(|| format!("{} cannot be a directory's name", path.display()))?;
     match (absolute.parent().and_then(|parent| parent.canonicalize().ok()), absolute.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.join(name)),
         _ => Ok(absolute),

@@ -57,7 +57,7 @@ enum Action {
         /// Its id, the beginning of it, or its name
         node: String,
     },
-    /// Take a node off the roster: nobody speaks to it any more
+    /// Take a node off the roster: no other node accepts it any more
     Remove {
         /// Its id, the beginning of it, or its name
         node: String,
@@ -182,7 +182,7 @@ async fn invite(
     let ip = made.address.parse::<SocketAddr>().map(|address| address.ip());
     if ip.is_ok_and(|ip| IpAddr::is_loopback(&ip)) {
         output::say(&format!(
-            "{} is reached from this machine alone. For another one: `cortex nodes invite \
+            "{} can be reached from this machine alone. For another one: `cortex nodes invite \
              --address HOST:PORT`, with this machine's address as others see it.",
             made.address
         ));
@@ -197,7 +197,9 @@ fn path(node: &str, action: &str) -> String {
 async fn drain(session: &Session, node: &str, waits: bool) -> anyhow::Result<()> {
     let mut shown: NodeShown = session.client.post(&path(node, "/drain"), &json!({})).await?;
     let id = shown.row.id.clone();
-    output::say(&format!("Node {id} takes nothing new; `cortex nodes activate {id}` undoes it."));
+    output::say(&format!(
+        "Node {id} takes no new instances; `cortex nodes activate {id}` undoes it."
+    ));
     if !waits {
         return Ok(());
     }
@@ -205,14 +207,14 @@ async fn drain(session: &Session, node: &str, waits: bool) -> anyhow::Result<()>
     loop {
         anyhow::ensure!(
             shown.row.drained_since.is_some(),
-            "somebody uses node {id} again: it is no longer drained"
+            "node {id} was activated meanwhile: it is no longer drained"
         );
         let moving = left(&shown);
         if moving.is_empty() {
             break;
         }
         if said.is_none() {
-            output::say("Ctrl-C leaves it going on.");
+            output::say("Ctrl-C does not stop it.");
         }
         let now = format!("{}: {}", output::count(moving.len() as u64, "instance"), names(&moving));
         if said.as_ref() != Some(&now) {
@@ -256,7 +258,7 @@ async fn remove(session: &Session, node: &str, force: bool) -> anyhow::Result<()
     let body = json!({ "force": force });
     let removed: RemovedNode = session.client.post(&path(node, "/remove"), &body).await?;
     output::say(&format!(
-        "Node {} is removed: nobody speaks to it any more. It comes back by invitation alone.",
+        "Node {} is removed: no other node accepts it. It comes back by invitation alone.",
         removed.id
     ));
     for name in removed.holds {
@@ -273,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_few_instances_are_named() {
+    fn a_long_list_of_instances_is_cut() {
         let all: Vec<String> = (1..=7).map(|n| format!("a/web.{n}")).collect();
         assert_eq!(names(&all[..2]), "a/web.1, a/web.2");
         assert_eq!(names(&all), "a/web.1, a/web.2, a/web.3, a/web.4, a/web.5, …");

@@ -58,15 +58,15 @@ impl Pin {
         let mut said = String::new();
         let holder = loop {
             match stage(from.as_ref(), &shown) {
-                Stage::Over(holder) => break holder,
-                Stage::Failed(why) => {
+                MoveStage::Over(holder) => break holder,
+                MoveStage::Failed(why) => {
                     bail!("its files could not be moved, and it runs where it was: {why}")
                 }
-                Stage::Moving(line) if line != said => {
+                MoveStage::Moving(line) if line != said => {
                     output::say(&line);
                     said = line;
                 }
-                Stage::Moving(_) => {}
+                MoveStage::Moving(_) => {}
             }
             tokio::time::sleep(POLL).await;
             shown = session.client.get(path).await?;
@@ -92,7 +92,7 @@ impl Pin {
 
 /// The stage of a move, as far as the node that was asked knows it.
 #[derive(Debug, PartialEq)]
-enum Stage {
+enum MoveStage {
     /// It is under way; the line tells the user how far it is.
     Moving(String),
     Failed(String),
@@ -103,23 +103,23 @@ enum Stage {
 /// Returns the stage of a move. `from` is the node that had the files when the move began, and
 /// `None` if they were where they are wanted. Two nodes write that the move is over and where the
 /// files are now, and the two may be heard of in either order.
-fn stage(from: Option<&Option<String>>, shown: &PinShown) -> Stage {
-    let over = || Stage::Over(shown.holder.clone().unwrap_or_default());
+fn stage(from: Option<&Option<String>>, shown: &PinShown) -> MoveStage {
+    let over = || MoveStage::Over(shown.holder.clone().unwrap_or_default());
     let arrived = from.is_none_or(|from| shown.holder != *from);
     match &shown.moving {
         None if arrived => over(),
-        None => Stage::Moving("Waiting to hear that they are there".into()),
+        None => MoveStage::Moving("Waiting to hear that they are there".into()),
         Some(moving) => match moving.phase.as_str() {
-            "asked" => Stage::Moving(format!(
-                "Moving its files to node {}; Ctrl-C leaves it going",
+            "asked" => MoveStage::Moving(format!(
+                "Moving its files to node {}; Ctrl-C does not stop it",
                 moving.to
             )),
             "copying" => {
-                Stage::Moving(format!("Copying its files to node {} while it runs", moving.to))
+                MoveStage::Moving(format!("Copying its files to node {} while it runs", moving.to))
             }
-            "stopped" => Stage::Moving("Stopped; copying what changed meanwhile".into()),
+            "stopped" => MoveStage::Moving("Stopped; copying what changed meanwhile".into()),
             _ if arrived => over(),
-            _ => Stage::Failed(moving.message.clone().unwrap_or("no reason was given".into())),
+            _ => MoveStage::Failed(moving.message.clone().unwrap_or("no reason was given".into())),
         },
     }
 }
@@ -156,17 +156,17 @@ mod tests {
         let from = Some("here".to_owned());
         let at = |holder, phase| stage(Some(&from), &shown(holder, phase));
         for phase in ["asked", "copying", "stopped"] {
-            assert!(matches!(at("here", Some(phase)), Stage::Moving(_)), "{phase}");
+            assert!(matches!(at("here", Some(phase)), MoveStage::Moving(_)), "{phase}");
         }
-        assert!(matches!(at("there", Some("stopped")), Stage::Moving(_)));
-        assert!(matches!(at("here", None), Stage::Moving(_)));
-        assert_eq!(at("there", None), Stage::Over("there".into()));
-        assert_eq!(at("here", Some("failed")), Stage::Failed("a reason".into()));
-        assert_eq!(at("there", Some("failed")), Stage::Over("there".into()));
+        assert!(matches!(at("there", Some("stopped")), MoveStage::Moving(_)));
+        assert!(matches!(at("here", None), MoveStage::Moving(_)));
+        assert_eq!(at("there", None), MoveStage::Over("there".into()));
+        assert_eq!(at("here", Some("failed")), MoveStage::Failed("a reason".into()));
+        assert_eq!(at("there", Some("failed")), MoveStage::Over("there".into()));
     }
 
     #[test]
     fn what_is_where_it_is_wanted_needs_no_move() {
-        assert_eq!(stage(None, &shown("there", None)), Stage::Over("there".into()));
+        assert_eq!(stage(None, &shown("there", None)), MoveStage::Over("there".into()));
     }
 }

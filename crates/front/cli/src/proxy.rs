@@ -14,17 +14,17 @@ use clap::{Args, Subcommand, ValueEnum};
 use recipe_core::manifest::domains::host_header;
 use router_core::balance;
 use router_core::detect::Sort;
-use router_core::http::request::Telling;
-use router_core::proxy_protocol::{Senders, Version};
+use router_core::http::request::ForwardedFields;
+use router_core::proxy_protocol::{HeaderVersion, Senders};
 use tracing::level_filters::LevelFilter;
 
 use self::options::{seconds, to_address};
 use super::Session;
 use os::directory;
 use os::shared_port::allow_descriptors_up_to;
-use proxy::back_ends::Wanted;
-use proxy::health::Check;
-use proxy::{Config, Mode};
+use proxy::back_ends::BackEndConfig;
+use proxy::health::HealthCheck;
+use proxy::{Mode, ProxyConfig};
 use router::tls::CertificateFiles;
 
 /// The descriptors wanted: twice all connections of two threads, since every connection takes two,
@@ -188,13 +188,14 @@ impl Serve {
             directory::private_socket_directory(&config.runtime)?;
         }
         allow_descriptors_up_to(DESCRIPTORS_WANTED);
-        proxy::run(&config, &table::Said)
+        proxy::run(&config, &table::TableOutput)
     }
 
-    fn config(self, session: &Session) -> anyhow::Result<Config> {
-        let listen = self.listen.as_deref().context(
-            "it is not said where clients come: add for example --listen 127.0.0.1:8080",
-        )?;
+    fn config(self, session: &Session) -> anyhow::Result<ProxyConfig> {
+        let listen = self
+            .listen
+            .as_deref()
+            .context("say where clients connect: add for example --listen 127.0.0.1:8080")?;
         let listen = to_address(listen, "--listen", true)?;
         let (sorts, back_ends) = self.services()?;
         let mode = self.mode(&sorts)?;
@@ -213,7 +214,7 @@ impl Serve {
         };
         let certificates = self.certificates(mode)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Config {
+        Ok(ProxyConfig {
             listen,
             mode,
             sorts,
@@ -235,20 +236,20 @@ impl Serve {
         })
     }
 
-    fn check(&self, mode: Mode) -> anyhow::Result<Option<Check>> {
+    fn check(&self, mode: Mode) -> anyhow::Result<Option<HealthCheck>> {
         let check = match self.health.as_deref() {
             None => None,
             Some("tcp") => {
                 anyhow::ensure!(
                     self.health_host.is_none(),
-                    "--health-host: a connection alone names nobody; use it with --health PATH"
+                    "--health-host: a check by connection sends no host name; use it with --health PATH"
                 );
-                Some(Check::Tcp)
+                Some(HealthCheck::Tcp)
             }
             Some(path) if path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) => {
                 let host = self.health_host.as_deref().map(host_header).transpose();
                 let host = host.map_err(|why| anyhow::anyhow!("--health-host: {why}"))?;
-                Some(Check::Http { path: path.into(), host })
+                Some(HealthCheck::Http { path: path.into(), host })
             }
             Some(other) => anyhow::bail!(
                 "--health: '{other}' is neither tcp nor a path; write for example --health /up"
@@ -256,13 +257,13 @@ impl Serve {
         };
         anyhow::ensure!(
             check.is_none() || mode != Mode::Udp,
-            "--health: nobody answers connections in mode udp; leave it out"
+            "--health: servers of mode udp cannot be checked; leave it out"
         );
         Ok(check)
     }
 
-    fn services(&self) -> anyhow::Result<(Vec<Option<Sort>>, Vec<Wanted>)> {
-        let (mut sorts, mut back_ends) = (Vec::new(), Vec::<Wanted>::new());
+    fn services(&self) -> anyhow::Result<(Vec<Option<Sort>>, Vec<BackEndConfig>)> {
+        let (mut sorts, mut back_ends) = (Vec::new(), Vec::<BackEndConfig>::new());
         for text in &self.to {
             let (name, addresses) = match text.split_once('=') {
                 Some((name, addresses)) => (Some(name), addresses),
@@ -281,7 +282,7 @@ impl Serve {
                 );
                 let address = to_address(one, "--to", false)?;
                 let sort = name.map(str::to_owned);
-                let wanted = Wanted { address, sort, weight: 1, draining: false };
+                let wanted = BackEndConfig { address, sort, weight: 1, draining: false };
                 anyhow::ensure!(!back_ends.contains(&wanted), "--to: {address} is named twice");
                 back_ends.push(wanted);
             }
@@ -311,7 +312,7 @@ impl Serve {
         );
         anyhow::ensure!(
             chains.is_empty() || matches!(mode, Mode::Http { .. }),
-            "--tls-cert is for --mode http; others pass on what they get, TLS too"
+            "--tls-cert is for --mode http; the other modes pass TLS on as it comes"
         );
         let pairs = chains.iter().cloned().zip(keys.iter().cloned());
         Ok(pairs.map(|(chain, key)| CertificateFiles { chain, key }).collect())
@@ -322,35 +323,35 @@ impl Serve {
         let name = self.mode.unwrap_or(if apart { ModeName::Tcp } else { ModeName::Http });
         anyhow::ensure!(
             !apart || name == ModeName::Tcp,
-            "--to: clients are told apart with --mode tcp only: each connection as a whole"
+            "--to: only --mode tcp tells clients apart, each connection as a whole"
         );
         anyhow::ensure!(
             self.accept_proxy.is_none() || name != ModeName::Udp,
-            "--accept-proxy is for --mode http and tcp; datagrams bring no header"
+            "--accept-proxy is for --mode http and tcp; datagrams carry no such header"
         );
         if name != ModeName::Tcp {
             anyhow::ensure!(
                 self.send_proxy.is_none(),
-                "--send-proxy is for --mode tcp: connections to back ends are shared by clients \
-                 otherwise; --forwarded tells HTTP servers who asks"
+                "--send-proxy is for --mode tcp: in the other modes clients share connections to \
+                 back ends; --forwarded tells HTTP servers who asks"
             );
         }
         anyhow::ensure!(
             self.forwarded.is_none() || name == ModeName::Http,
-            "--forwarded is for --mode http: in others there is no header; see --send-proxy"
+            "--forwarded is for --mode http: the other modes have no headers; see --send-proxy"
         );
         Ok(match name {
             ModeName::Http => Mode::Http {
-                telling: match self.forwarded {
-                    None => Telling::Nothing,
-                    Some(Forwarded::Usual) => Telling::Usual,
-                    Some(Forwarded::Standard) => Telling::Standard,
+                forwarded: match self.forwarded {
+                    None => ForwardedFields::Nothing,
+                    Some(Forwarded::Usual) => ForwardedFields::Usual,
+                    Some(Forwarded::Standard) => ForwardedFields::Standard,
                 },
             },
             ModeName::Tcp => Mode::Tcp {
                 send_proxy: self.send_proxy.map(|version| match version {
-                    ProxyVersion::V1 => Version::V1,
-                    ProxyVersion::V2 => Version::V2,
+                    ProxyVersion::V1 => HeaderVersion::V1,
+                    ProxyVersion::V2 => HeaderVersion::V2,
                 }),
             },
             ModeName::Udp => Mode::Udp,

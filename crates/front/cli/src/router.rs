@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use self::plan::Plan;
+use self::plan::RoutingPlan;
 use super::{Session, output};
 use api_types::{NodeRow, RouteRow};
 
@@ -122,7 +122,7 @@ impl Export {
     async fn text(&self, session: &Session) -> anyhow::Result<String> {
         let routes: Vec<RouteRow> = session.client.get("/v1/routes").await?;
         let nodes: Vec<NodeRow> = session.client.get("/v1/nodes").await?;
-        let plan = Plan::make(&routes, &nodes);
+        let plan = RoutingPlan::make(&routes, &nodes);
         Ok(match self.format {
             Format::Nginx => nginx::write(&plan, self.listen),
             Format::Haproxy => haproxy::write(&plan, self.listen),
@@ -132,7 +132,9 @@ impl Export {
 
 /// Replaces the file at once: a reader sees the old text or the new one.
 fn replace(out: &Path, text: &str) -> anyhow::Result<()> {
-    let name = out.file_name().with_context(|| format!("--out: {} is no file", out.display()))?;
+    let name = out
+        .file_name()
+        .with_context(|| format!("--out: {} is not a file: name another", out.display()))?;
     let fresh = out.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = File::create(&fresh)
         .and_then(|mut file| {
@@ -150,7 +152,7 @@ async fn reload(command: &str) -> anyhow::Result<()> {
     let mut shell = Command::new("/bin/sh");
     shell.arg("-c").arg(command).stdin(Stdio::null());
     let ran = runtime::task::spawn_blocking(move || shell.output()).await?;
-    let ran = ran.context("--reload: there is no shell")?;
+    let ran = ran.context("--reload: /bin/sh cannot be run")?;
     let said = String::from_utf8_lossy(&ran.stderr);
     ensure!(
         ran.status.success(),

@@ -12,7 +12,7 @@ use clap::Args;
 
 use self::terminal::Raw;
 use super::{App, Exit, Session, output};
-use api_types::session::{PROTOCOL, Start, Terminal, VERSION};
+use api_types::session::{PROTOCOL, SessionStart, Terminal, VERSION};
 use client::encode;
 
 /// The exit code for a missing command, as for arguments that are not understood.
@@ -49,7 +49,7 @@ impl Run {
         let path = format!("/v1/apps/{}/run", encode(name.as_str()));
         let stream = session.client.upgrade(&path, PROTOCOL).await?;
         let raw = is_terminal.then(Raw::enter).transpose().context("this terminal")?;
-        let start = Start { v: VERSION, command, terminal };
+        let start = SessionStart { v: VERSION, command, terminal };
         let ended = flow::run(stream, start).await;
         drop(raw);
         match ended? {

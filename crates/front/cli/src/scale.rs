@@ -62,11 +62,13 @@ fn parse(words: &[String]) -> anyhow::Result<BTreeMap<String, u32>> {
             .split_once(['=', ':'])
             .with_context(|| format!("'{word}' is not understood: write for example web=5"))?;
         let count: u32 = count.parse().with_context(|| {
-            format!("'{word}' is not understood: '{count}' is no number; write for example web=5")
+            format!(
+                "'{word}' is not understood: '{count}' is not a number; write for example web=5"
+            )
         })?;
         anyhow::ensure!(
             counts.insert(process.to_string(), count).is_none(),
-            "'{process}' is scaled twice: say it once"
+            "'{process}' is given twice: give it once"
         );
     }
     Ok(counts)

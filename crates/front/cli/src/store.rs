@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
 use super::{Json, Session, output};
-use api_types::{Answer, HistoryRow, StoreChange, StoredKey};
+use api_types::{HistoryRow, SingleValue, StoreChange, StoredKey};
 use client::encode;
 
 const READ_BYTES: usize = 64 * 1024;
@@ -110,7 +110,7 @@ impl Store {
             Action::Get { key } => copy_to_stdout(client.download(&value_path(&key)).await?).await,
             Action::Set { key, value } => set(session, &key, value).await,
             Action::Del { key } => {
-                let answer: Answer = client.delete(&value_path(&key)).await?;
+                let answer: SingleValue = client.delete(&value_path(&key)).await?;
                 print_answer(&answer, "commit")
             }
             Action::Hash { key } => {
@@ -137,7 +137,7 @@ fn value_path(key: &str) -> String {
     format!("/v1/store/value?key={}", encode(key))
 }
 
-fn print_answer(answer: &Answer, field: &str) -> anyhow::Result<()> {
+fn print_answer(answer: &SingleValue, field: &str) -> anyhow::Result<()> {
     output::print(answer.get(field).and_then(|value| value.as_str()).unwrap_or_default())
 }
 
@@ -151,7 +151,7 @@ async fn set(session: &Session, key: &str, value: Option<String>) -> anyhow::Res
         Some((receiver.recv().await?, receiver))
     });
     let path = value_path(key);
-    let answer: Answer = session.client.upload(Method::PUT, &path, chunks).await?;
+    let answer: SingleValue = session.client.upload(Method::PUT, &path, chunks).await?;
     print_answer(&answer, "commit")
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use model::role::Roles;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
@@ -25,13 +25,13 @@ use cluster::frame::Versions;
 use cluster::options::PeerOptions;
 use node::backend::Backend;
 use node::started::Started;
-use node::{Ended, NodeConfig, roles};
+use node::{NodeConfig, RunEnd, roles};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::task;
 use upgrade::succession;
-use upgrade::succession::{Heir, Outcome};
-use upgrade::{Origin, attend};
+use upgrade::succession::{Heir, TrialOutcome};
+use upgrade::{ProcessOrigin, attend};
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// The longest wait for a node to answer; recovery of a large store takes seconds.
@@ -114,7 +114,7 @@ pub struct Up {
 }
 
 /// The process that runs the node now.
-struct Next {
+struct RunningNode {
     pid: u32,
     program: PathBuf,
 }
@@ -124,7 +124,7 @@ impl Up {
         if let Some(directory) = &self.directory {
             anyhow::ensure!(
                 directory.is_dir(),
-                "{} is no directory that could be pushed",
+                "{} is not a directory: name one to push",
                 directory.display()
             );
         }
@@ -159,7 +159,11 @@ impl Up {
             http: self.http,
             https: self.https.options()?,
             announced_by: self.accept_proxy.clone(),
-            telling: if self.forwarded { Telling::Standard } else { Telling::Usual },
+            forwarded: if self.forwarded {
+                ForwardedFields::Standard
+            } else {
+                ForwardedFields::Usual
+            },
             peers: PeerOptions {
                 versions: self.wire_versions.unwrap_or_default(),
                 ..self.peers.options()
@@ -178,40 +182,40 @@ impl Up {
     }
 
     /// Runs the node until it ends, here or in the process that has taken over.
-    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<Next>> {
+    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<RunningNode>> {
         let layout = &session.layout;
         let mut config = self.config(layout)?;
         let started = Started::new(self.arguments()?, config.search_path.clone());
-        let (mut origin, mut directory) = (Origin::Fresh, self.directory.as_deref());
+        let (mut origin, mut directory) = (ProcessOrigin::Fresh, self.directory.as_deref());
         let mut says = !self.take_over;
         if self.take_over {
             let (bound, heir) = Heir::meet(layout)?;
             config.listeners = Arc::new(Listeners::inheriting(bound));
-            origin = Origin::OnTrial(heir);
+            origin = ProcessOrigin::OnTrial(heir);
         }
         loop {
             let node = node::run(config.clone(), &started, origin);
             let node = std::pin::pin!(node);
             let ended = run_and_push(node, session, directory, says).await?;
-            let Ended::HandedOver(left) = ended else { return Ok(None) };
+            let RunEnd::HandedOver(left) = ended else { return Ok(None) };
             let client = Arc::new(Client::new(layout));
             let ask = move || {
                 let client = client.clone();
                 task::boxed(async move { client.get::<NodeVitals>("/v1/upgrade/vitals").await })
             };
             let tried = succession::attempt(layout, &left, &self.successor(layout)?, &ask).await;
-            match tried.unwrap_or_else(|error| Outcome::Returned(format!("{error:#}"))) {
-                Outcome::Kept(pid) => {
+            match tried.unwrap_or_else(|error| TrialOutcome::Returned(format!("{error:#}"))) {
+                TrialOutcome::Kept(pid) => {
                     let program = left.testament.path.clone();
                     left.leave(pid).await?;
-                    return Ok(Some(Next { pid, program }));
+                    return Ok(Some(RunningNode { pid, program }));
                 }
-                Outcome::Stopped => return Ok(None),
-                Outcome::Returned(why) => {
+                TrialOutcome::Stopped => return Ok(None),
+                TrialOutcome::Returned(why) => {
                     config.listeners = Arc::new(Listeners::inheriting(left.listeners));
                     // An invitation is redeemed only once.
                     (config.peers.join, config.peers.awaits) = (None, false);
-                    origin = Origin::Returned { roll: left.testament.roll, why };
+                    origin = ProcessOrigin::Returned { roll: left.testament.roll, why };
                     (directory, says) = (None, false);
                 }
             }
@@ -322,11 +326,11 @@ impl Up {
 }
 
 async fn run_and_push(
-    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<Ended>>>,
+    mut node: std::pin::Pin<&mut impl Future<Output = anyhow::Result<RunEnd>>>,
     session: &Session,
     directory: Option<&Path>,
     says: bool,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<RunEnd> {
     if !says {
         return node.await;
     }
@@ -342,7 +346,7 @@ async fn run_and_push(
         ended = &mut node => return ended,
         pushed = pushed => if let Err(error) = pushed {
             super::report(&error);
-            output::say("Nothing else is affected: mend it and push again");
+            output::say("Nothing else is affected: fix it and push again");
         }
     }
     output::say("Ctrl-C stops the node and its applications; `cortex --help` lists the commands");

@@ -84,7 +84,7 @@ impl Upgrade {
         let cannot = || format!("{} cannot be read", binary.display());
         let file = opened.await?.with_context(cannot)?;
         if !file.metadata().with_context(cannot)?.is_file() {
-            bail!("{} is no file: give the `cortex` executable", binary.display());
+            bail!("{} is not a file: give the `cortex` executable", binary.display());
         }
         // A node that cannot take the binary says so before anything is sent.
         let _: UpgradeShown = session.client.get("/v1/upgrade").await?;
@@ -146,9 +146,9 @@ async fn follow(session: &Session, mut shown: UpgradeShown) -> anyhow::Result<Up
         tell(&shown, &mut told);
         match shown.state.as_str() {
             "finished" | "stopped" => return Ok(shown),
-            "none" => bail!("somebody called it off: see `cortex upgrade`"),
+            "none" => bail!("it was cancelled: see `cortex upgrade`"),
             "waiting" if waiting.as_ref() != Some(&shown.says) => {
-                output::say(&format!("       {}; Ctrl-C leaves it going on", shown.says));
+                output::say(&format!("       {}; Ctrl-C does not stop it", shown.says));
                 waiting = Some(shown.says.clone());
             }
             _ => {}

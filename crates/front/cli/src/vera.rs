@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{ArgGroup, Parser};
 use serde_json::json;
 
-use self::settings::Settings;
+use self::settings::VeraSettings;
 use super::{Global, Session, output, push};
 use api_types::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
 use client::{Client, encode};
@@ -109,7 +109,7 @@ impl Vera {
         if !about_app {
             return Ok(());
         }
-        let settings = Settings::read(Path::new("."))?;
+        let settings = VeraSettings::read(Path::new("."))?;
         if self.new_app {
             create(session, &settings, self.app_type).await?;
         }
@@ -128,7 +128,7 @@ impl Vera {
 
 async fn create(
     session: &Session,
-    settings: &Settings,
+    settings: &VeraSettings,
     framework: Option<String>,
 ) -> anyhow::Result<()> {
     output::begin(&format!("Creating {}", settings.shown));
@@ -140,7 +140,7 @@ async fn create(
     Ok(())
 }
 
-async fn set_port(session: &Session, settings: &Settings, port: u16) -> anyhow::Result<()> {
+async fn set_port(session: &Session, settings: &VeraSettings, port: u16) -> anyhow::Result<()> {
     let path = format!("/v1/apps/{}/port", encode(settings.name.as_str()));
     output::begin(&format!("Opening port {port} for {}", settings.shown));
     let asked = json!({ "port": port });
@@ -149,7 +149,7 @@ async fn set_port(session: &Session, settings: &Settings, port: u16) -> anyhow::
     Ok(())
 }
 
-async fn scale(session: &Session, settings: &Settings, count: u32) -> anyhow::Result<()> {
+async fn scale(session: &Session, settings: &VeraSettings, count: u32) -> anyhow::Result<()> {
     let path = format!("/v1/apps/{}/scale", encode(settings.name.as_str()));
     output::begin(&format!(
         "Asking for {} of {}",
@@ -162,7 +162,7 @@ async fn scale(session: &Session, settings: &Settings, count: u32) -> anyhow::Re
     Ok(())
 }
 
-async fn info(session: &Session, settings: &Settings) -> anyhow::Result<()> {
+async fn info(session: &Session, settings: &VeraSettings) -> anyhow::Result<()> {
     let path = format!("/v1/apps/{}", encode(settings.name.as_str()));
     let shown: ApplicationShown = session.client.get(&path).await?;
     for line in lines(&settings.shown, &shown.row) {

@@ -97,8 +97,8 @@ impl Client {
     }
 
     /// Returns a stream of JSON objects, one a line.
-    pub async fn lines(&self, path: &str) -> anyhow::Result<Lines> {
-        Ok(Lines { body: self.download(path).await?, buffer: Vec::new(), ended: false })
+    pub async fn lines(&self, path: &str) -> anyhow::Result<AnswerLines> {
+        Ok(AnswerLines { body: self.download(path).await?, buffer: Vec::new(), ended: false })
     }
 
     /// Returns the connection itself, once the node has agreed to speak `protocol` on it.
@@ -192,13 +192,13 @@ async fn problem(response: Response<Incoming>) -> ProblemBody {
     })
 }
 
-pub struct Lines {
+pub struct AnswerLines {
     body: Incoming,
     buffer: Vec<u8>,
     ended: bool,
 }
 
-impl Lines {
+impl AnswerLines {
     /// Reads the next object; returns `None` at the end of the stream.
     pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
         loop {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::{Client, encode};
 use api_types::Imported;
-use api_types::export::{Decoder, FormatError, Piece, Totals};
+use api_types::export::{ExportDecoder, ExportPiece, FormatError, Totals};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Chunks that wait between the file and the socket.
@@ -25,7 +25,7 @@ const CHUNKS_WAITING_MAX: usize = 16;
 pub async fn export(client: &Client, prefix: &str, out: &mut impl Write) -> anyhow::Result<Totals> {
     let path = format!("/v1/store/export?prefix={}", encode(prefix));
     let mut body = client.download(&path).await?;
-    let mut decoder = Decoder::default();
+    let mut decoder = ExportDecoder::default();
     while let Some(frame) = body.frame().await {
         let frame = frame.context("the node went away")?;
         if let Some(bytes) = frame.data_ref() {
@@ -55,7 +55,7 @@ pub struct Verified {
 
 /// Reads an export through and checks it. It blocks while it reads all of the file.
 pub fn verify(mut file: File) -> anyhow::Result<Verified> {
-    let mut decoder = Decoder::default();
+    let mut decoder = ExportDecoder::default();
     let mut chunk = vec![0; READ_BYTES];
     let mut file_bytes = 0;
     loop {
@@ -64,7 +64,7 @@ pub fn verify(mut file: File) -> anyhow::Result<Verified> {
             break;
         }
         file_bytes += count as u64;
-        decoder.push(&chunk[..count], |_: Piece| Ok::<(), FormatError>(()))?;
+        decoder.push(&chunk[..count], |_: ExportPiece| Ok::<(), FormatError>(()))?;
     }
     let totals = decoder.finish()?;
     file.seek(SeekFrom::Start(0))?;

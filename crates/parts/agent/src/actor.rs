@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_core::application::Application;
 use agent_core::application::{Adopted, Effect, Event, Exit, IncarnationId, merge};
 use anyhow::bail;
-use model::key::Board;
+use model::key::BoardKey;
 use model::probe::Verdict;
 use model::{
     ApplicationName, BuildId, Claim, Incarnation, InstanceState, Key, Prefix, ProcessType, Release,
@@ -20,8 +20,8 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::launcher::Held;
 use super::placing::{Assignments, Placing};
-use super::ready::{Awaited, Missing, Readiness, await_healthy};
-use super::registry::Stopping;
+use super::ready::{Missing, Readiness, ReadyCriteria, await_healthy};
+use super::registry::StopOutcome;
 use super::{AgentContext, builders, claims, taking_back};
 use runtime::driver::{Shell, drive};
 use shim::spec::Purpose;
@@ -219,7 +219,7 @@ fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<
         TypedKey::Probe(node, instance) if node == context.node => {
             Some(Event::Verdict(instance, present::<Verdict>(key, value)?))
         }
-        TypedKey::Board(Board::Drained(instance, generation)) if value.is_some() => {
+        TypedKey::Board(BoardKey::Drained(instance, generation)) if value.is_some() => {
             Some(Event::Drained { id: IncarnationId { instance, generation } })
         }
         _ => None,
@@ -322,9 +322,9 @@ impl ActorShell {
             }
             let IncarnationId { instance, generation } = id;
             for board in [
-                Board::Drained(instance.clone(), generation),
-                Board::Memory(instance.clone(), generation),
-                Board::Suspect(instance, generation),
+                BoardKey::Drained(instance.clone(), generation),
+                BoardKey::Memory(instance.clone(), generation),
+                BoardKey::Suspect(instance, generation),
             ] {
                 store.delete(TypedKey::Board(board).key()).await.ok();
             }
@@ -408,7 +408,7 @@ async fn watch_until_healthy(
     events: mpsc::Sender<Event>,
     id: IncarnationId,
     held: Arc<dyn Held>,
-    awaited: Awaited,
+    awaited: ReadyCriteria,
 ) {
     let host = awaited.health.host(&id.instance.application);
     let report = |Missing { detail, mistake }| {
@@ -475,16 +475,16 @@ impl Shell for ActorShell {
                         self.events.clone(),
                         id,
                         held,
-                        Awaited { port, ports, health, protocol },
+                        ReadyCriteria { port, ports, health, protocol },
                     ));
                 }
             }
             Effect::Stop { id, grace } => match context.registry.stop(&id, grace) {
-                Stopping::Now(held) => {
+                StopOutcome::Now(held) => {
                     runtime::task::spawn(async move { stop_held(&held, grace).await });
                 }
-                Stopping::OnceLaunched => {}
-                Stopping::Unknown => self.spawn(async move {
+                StopOutcome::OnceLaunched => {}
+                StopOutcome::Unknown => self.spawn(async move {
                     let how = "its launch was lost".to_string();
                     let exit = Exit { how, ..Exit::default() };
                     Some(Event::Exited { id, exit })

@@ -1,6 +1,6 @@
 //! The nodes that could build a release and how busy they are, from what the store says about them.
 
-use agent_core::application::Candidate;
+use agent_core::application::BuildCandidate;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
 use model::{Key, Prefix, TypedKey};
@@ -14,7 +14,7 @@ pub fn are_alike(platform: &str, other: &str) -> bool {
 }
 
 /// Returns the nodes that may build: on the roster, with an agent and not being drained.
-pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<Candidate>> {
+pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<BuildCandidate>> {
     let mut candidates = Vec::new();
     for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
         let Some(TypedKey::NodeInfo(node)) = TypedKey::parse(&key) else { continue };
@@ -24,7 +24,7 @@ pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<Cand
             continue;
         }
         let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;
-        candidates.push(Candidate {
+        candidates.push(BuildCandidate {
             load_percent: load.map(|load| load.percent),
             alike: are_alike(&info.platform, own),
             node,

@@ -1,7 +1,7 @@
 //! The claims of other nodes as this one knows them: what is on its board is newer than what its
 //! store had room for. Asked by placement and by the applications' actors.
 
-use model::key::Board;
+use model::key::BoardKey;
 use model::{InstanceId, Key, NodeId, TypedKey};
 
 use store::{Store, StoreError, Value};
@@ -9,7 +9,7 @@ use store::{Store, StoreError, Value};
 /// Returns the claim of which another version may be the newest once this key has changed.
 pub fn changed_by(key: &TypedKey) -> Option<(&InstanceId, &NodeId)> {
     match key {
-        TypedKey::Claim(instance, node) | TypedKey::Board(Board::Unkept(instance, node)) => {
+        TypedKey::Claim(instance, node) | TypedKey::Board(BoardKey::Unkept(instance, node)) => {
             Some((instance, node))
         }
         _ => None,
@@ -22,7 +22,7 @@ pub async fn newest(
     instance: &InstanceId,
     node: &NodeId,
 ) -> Result<(Key, Option<Value>), StoreError> {
-    let unkept = TypedKey::Board(Board::Unkept(instance.clone(), node.clone())).key();
+    let unkept = TypedKey::Board(BoardKey::Unkept(instance.clone(), node.clone())).key();
     if let Some(note) = store.lookup(&unkept).await? {
         let deleted = note.value.inline().is_some_and(|text| text.is_empty());
         return Ok((unkept, Some(note.value).filter(|_| !deleted)));

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use agent_core::application::IncarnationId;
 use futures_util::FutureExt;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{ApplicationName, Key, NodeId, Prefix, TypedKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -70,7 +70,7 @@ pub struct AgentContext {
     pub ports: Ports,
     pub registry: Registry,
     /// Scheduled commands that run here.
-    pub scheduled: scheduled::Running,
+    pub scheduled: scheduled::RunningCommands,
     /// Commands that people run here.
     pub one_offs: one_off::Sessions,
     /// The placement of slots on nodes; `None` where this node runs everything.
@@ -205,7 +205,7 @@ impl Actors {
     /// Hands a changed record to its application's actor.
     fn changed(&mut self, key: &Key) {
         let Some(typed) = TypedKey::parse(key) else { return };
-        if matches!(typed, TypedKey::Board(Board::Memory(..) | Board::Suspect(..))) {
+        if matches!(typed, TypedKey::Board(BoardKey::Memory(..) | BoardKey::Suspect(..))) {
             return;
         }
         let Some(name) = typed.application() else { return };
@@ -268,7 +268,7 @@ impl Actors {
             Err(error) => return tracing::error!(%error, "agent.memory_unknown"),
         };
         for (id, memory) in memory {
-            let board = Board::Memory(id.instance.clone(), id.generation);
+            let board = BoardKey::Memory(id.instance.clone(), id.generation);
             let text = memory.bytes.to_string();
             self.context.store.set(TypedKey::Board(board).key(), text.into()).await.ok();
             let name = id.instance.application.clone();

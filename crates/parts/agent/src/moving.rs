@@ -15,11 +15,11 @@ use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, TypedKey, re
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use self::frame::{Ask, Frame, Wire};
+use self::frame::{MoveFrame, MoveRequest, MoveStream};
 use self::tree::Staging;
 use super::AgentContext;
 use os::layout::DataDirectory;
-use runtime::members::{BoxedStream, Kind, Members};
+use runtime::members::{BoxedStream, Members, StreamKind};
 use runtime::task::spawn_blocking;
 use store::{WatchEvent, lookup_record};
 
@@ -47,7 +47,7 @@ impl Moving {
         let moving = Arc::new(moving);
         let gives = moving.clone();
         moving.peers.serve(
-            Kind::Files,
+            StreamKind::Files,
             Box::new(move |peer, stream| {
                 runtime::task::spawn(give::serve(gives.clone(), peer, stream));
             }),
@@ -168,31 +168,34 @@ impl Moving {
     ) -> anyhow::Result<()> {
         self.make_ready(name, holder).await?;
         self.set_phase(name, asked, MovePhase::Copying, None).await?;
-        let stream = self.peers.open(holder, Kind::Files).await;
+        let stream = self.peers.open(holder, StreamKind::Files).await;
         let stream = stream.with_context(|| format!("node {holder}, which has the files"))?;
-        let mut wire = Wire::new(stream);
+        let mut wire = MoveStream::new(stream);
         let (application, asked_at) = (name.clone(), asked.asked_at);
-        wire.send(&Frame::Ask(Ask { v: 1, application, asked_at })).await?;
+        wire.send(&MoveFrame::Ask(MoveRequest { v: 1, application, asked_at })).await?;
         let at = self.layout.incoming(name);
         let staging = spawn_blocking(move || Staging::create(at)).await??;
         let staging = receive(&mut wire, staging).await?;
         self.set_phase(name, asked, MovePhase::Stopped, None).await?;
-        wire.send(&Frame::Last).await?;
+        wire.send(&MoveFrame::Last).await?;
         let staging = receive(&mut wire, staging).await?;
         let target = self.layout.persist(name);
         spawn_blocking(move || staging.put_in_place(&target)).await??;
-        wire.send(&Frame::Taken).await?;
+        wire.send(&MoveFrame::Taken).await?;
         match wire.receive().await? {
-            Frame::Yours => Ok(()),
-            Frame::Fault(why) => bail!("node {holder} keeps the files: {why}"),
+            MoveFrame::Yours => Ok(()),
+            MoveFrame::Fault(why) => bail!("node {holder} keeps the files: {why}"),
             _ => bail!("node {holder} said something else than that the files are handed over"),
         }
     }
 }
 
 /// Receives one pass over all files.
-async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::Result<Staging> {
-    let (frames, mut taken) = mpsc::channel::<Frame>(FRAMES_WAITING_MAX);
+async fn receive(
+    wire: &mut MoveStream<BoxedStream>,
+    mut staging: Staging,
+) -> anyhow::Result<Staging> {
+    let (frames, mut taken) = mpsc::channel::<MoveFrame>(FRAMES_WAITING_MAX);
     let writing = spawn_blocking(move || {
         staging.begin();
         while let Some(frame) = taken.blocking_recv() {
@@ -203,9 +206,9 @@ async fn receive(wire: &mut Wire<BoxedStream>, mut staging: Staging) -> anyhow::
     let reading = async {
         loop {
             match wire.receive().await? {
-                Frame::PassEnd => return anyhow::Ok(()),
-                Frame::Wait => {}
-                Frame::Fault(why) => bail!("the node that has the files: {why}"),
+                MoveFrame::PassEnd => return anyhow::Ok(()),
+                MoveFrame::Wait => {}
+                MoveFrame::Fault(why) => bail!("the node that has the files: {why}"),
                 // The thread that writes reports what is wrong with the disk.
                 frame => {
                     if frames.send(frame).await.is_err() {

@@ -15,10 +15,10 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 
 use self::ends::Ends;
-use self::relay::{Client, Left, relay};
+use self::relay::{SessionClient, SessionOutcome, relay};
 use super::AgentContext;
 use super::launcher::Held;
-use api_types::session::{Frame, Start};
+use api_types::session::{SessionFrame, SessionStart};
 use runtime::members::BoxedStream;
 use shim::spec::LaunchSpec;
 
@@ -47,7 +47,7 @@ pub struct Order {
 
 /// A command that runs now.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Session {
+pub struct OneOffSession {
     pub application: ApplicationName,
     /// The number in its name, such as `run.1`; no other session of the application has it
     /// meanwhile.
@@ -62,26 +62,26 @@ pub struct Session {
 type Id = (ApplicationName, u32);
 
 #[derive(Default)]
-pub struct Sessions(Mutex<BTreeMap<Id, Entry>>);
+pub struct Sessions(Mutex<BTreeMap<Id, SessionEntry>>);
 
-struct Entry {
-    session: Session,
+struct SessionEntry {
+    session: OneOffSession,
     /// The process; `None` while it is being prepared.
     held: Option<Arc<dyn Held>>,
 }
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, SessionEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn list(&self) -> Vec<Session> {
+    pub fn list(&self) -> Vec<OneOffSession> {
         self.lock().values().map(|entry| entry.session.clone()).collect()
     }
 
     /// Returns the builds of the application that sessions use.
     pub fn builds_of(&self, application: &ApplicationName) -> Vec<BuildId> {
-        let of = |session: &Session| session.application == *application;
+        let of = |session: &OneOffSession| session.application == *application;
         self.list().into_iter().filter(of).map(|session| session.build).collect()
     }
 
@@ -95,7 +95,7 @@ impl Sessions {
     }
 
     async fn stop(&self, which: impl Fn(&Id) -> bool) {
-        let chosen = |(id, entry): (&Id, &Entry)| entry.held.clone().filter(|_| which(id));
+        let chosen = |(id, entry): (&Id, &SessionEntry)| entry.held.clone().filter(|_| which(id));
         let held: Vec<Arc<dyn Held>> = self.lock().iter().filter_map(chosen).collect();
         for one in held {
             if let Err(error) = one.stop(STOP_GRACE).await {
@@ -105,7 +105,7 @@ impl Sessions {
     }
 
     /// Begins a session under the lowest number that is free.
-    fn begin(&self, order: &Order, now: Timestamp) -> anyhow::Result<Place<'_>> {
+    fn begin(&self, order: &Order, now: Timestamp) -> anyhow::Result<SessionNumber<'_>> {
         let mut sessions = self.lock();
         ensure!(
             sessions.len() < SESSIONS_MAX,
@@ -116,7 +116,7 @@ impl Sessions {
         let taken: BTreeSet<u32> =
             sessions.keys().filter(|id| id.0 == application).map(|id| id.1).collect();
         let number = (1..).find(|number| !taken.contains(number)).unwrap_or(1);
-        let session = Session {
+        let session = OneOffSession {
             application: application.clone(),
             number,
             release: order.release.id.clone(),
@@ -125,28 +125,28 @@ impl Sessions {
             started_at: now,
             pid: None,
         };
-        sessions.insert((application.clone(), number), Entry { session, held: None });
-        Ok(Place { sessions: self, id: (application, number) })
+        sessions.insert((application.clone(), number), SessionEntry { session, held: None });
+        Ok(SessionNumber { sessions: self, id: (application, number) })
     }
 }
 
 /// A session's number, which is taken until this is dropped.
-struct Place<'a> {
+struct SessionNumber<'a> {
     sessions: &'a Sessions,
     id: Id,
 }
 
-impl Place<'_> {
+impl SessionNumber<'_> {
     fn name(&self) -> String {
         format!("run.{}", self.id.1)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, change: impl FnOnce(&mut SessionEntry)) {
         self.sessions.lock().get_mut(&self.id).map(change);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for SessionNumber<'_> {
     fn drop(&mut self) {
         self.sessions.lock().remove(&self.id);
     }
@@ -154,18 +154,22 @@ impl Drop for Place<'_> {
 
 /// Serves one session until its command has ended.
 pub async fn serve(context: Arc<AgentContext>, order: Order, stream: BoxedStream) {
-    let mut client = Client::new(stream);
+    let mut client = SessionClient::new(stream);
     if let Err(error) = run(&context, &order, &mut client).await {
         let why = format!("{error:#}");
         tracing::info!(application = %order.application, why, "run.failed");
-        client.tell(&Frame::Failed(why)).await.ok();
+        client.tell(&SessionFrame::Failed(why)).await.ok();
         client.close().await;
     }
 }
 
-async fn run(context: &AgentContext, order: &Order, client: &mut Client) -> anyhow::Result<()> {
+async fn run(
+    context: &AgentContext,
+    order: &Order,
+    client: &mut SessionClient,
+) -> anyhow::Result<()> {
     let first = timeout(START_TIME_MAX, client.next()).await.context("it said nothing")??;
-    let Frame::Start(start) = first else { bail!("it did not say what to run") };
+    let SessionFrame::Start(start) = first else { bail!("it did not say what to run") };
     ensure!(!context.is_shutting_down(), "the node is being stopped");
     let place = context.one_offs.begin(order, context.clock.now())?;
     let shown = shown(&start.command);
@@ -173,7 +177,7 @@ async fn run(context: &AgentContext, order: &Order, client: &mut Client) -> anyh
     let Order { application, release, by } = order;
     if !context.preparer.is_built(application, release) {
         let said = format!("Preparing {} on node {}", release.id.short(), context.node);
-        client.tell(&Frame::Note(said)).await?;
+        client.tell(&SessionFrame::Note(said)).await?;
     }
     let built = context.preparer.build(application, release).await;
     built.map_err(|failure| anyhow::anyhow!("{}\n{}", failure.why, failure.last_words))?;
@@ -194,8 +198,8 @@ async fn run(context: &AgentContext, order: &Order, client: &mut Client) -> anyh
     }
     let left = relay(client, ends, &*held).await;
     let how = match left {
-        Ok(Left::Told(ended)) => ended.how,
-        Ok(Left::Gone) => format!("{} (its client went away)", hang_up(&*held).await),
+        Ok(SessionOutcome::Told(ended)) => ended.how,
+        Ok(SessionOutcome::Gone) => format!("{} (its client went away)", hang_up(&*held).await),
         Err(error) => format!("{} ({error:#})", hang_up(&*held).await),
     };
     held.forget().await.ok();
@@ -220,7 +224,7 @@ async fn spec(
     context: &AgentContext,
     order: &Order,
     name: &str,
-    start: &Start,
+    start: &SessionStart,
 ) -> anyhow::Result<LaunchSpec> {
     let Order { application, release, .. } = order;
     ensure!(start.command.iter().any(|word| !word.is_empty()), "the command is empty");

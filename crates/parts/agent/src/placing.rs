@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::lease::LEASE;
-use agent_core::placement::{Effect, Event, Hold, NodeView, Place, Placement, capacity, wanted};
+use agent_core::placement::{Effect, Event, Hold, NodeView, Placement, SlotId, capacity, wanted};
 use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
@@ -35,7 +35,7 @@ const JOIN_POLL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assignments {
     pub live: BTreeSet<NodeId>,
-    pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
+    pub places: BTreeMap<ApplicationName, BTreeMap<SlotId, Hold>>,
 }
 
 /// The meeting point of placement and the actors.

@@ -21,11 +21,11 @@ use tokio::sync::{OnceCell, watch};
 
 use super::launcher::{Held, Launcher};
 use held::PlainHeld;
-use link::Link;
+use link::ShimLink;
 use os::binaries;
 use os::layout::DataDirectory;
-use shim::message::{Ask, Attachment, Tell};
-use shim::record::{self, Ended, Holding};
+use shim::message::{Attachment, ShimCommand, Tell};
+use shim::record::{self, ExitRecord, Holding};
 use shim::spec::{Attached, LaunchSpec};
 
 /// The maximum time from the start of a shim to the running program; the shim itself gives up after
@@ -36,7 +36,7 @@ const LAUNCH_TIMEOUT: Duration = Duration::from_secs(40);
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct PlainLauncher {
-    place: Arc<Place>,
+    place: Arc<ShimDirectories>,
     /// The program that is copied for shims to run from.
     source: PathBuf,
     binary: OnceCell<PathBuf>,
@@ -44,7 +44,7 @@ pub struct PlainLauncher {
 }
 
 /// The directories in which shims are found, and the lease that they are given.
-struct Place {
+struct ShimDirectories {
     layout: DataDirectory,
     lease: watch::Sender<Renewal>,
 }
@@ -69,17 +69,17 @@ impl Renewal {
         self.limit().map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
     }
 
-    fn ask(self) -> Ask {
+    fn ask(self) -> ShimCommand {
         match self {
-            Renewal::AsBefore => Ask::Greet,
-            Renewal::Limit(_) => Ask::Renew { lease_ms: self.limit_ms() },
+            Renewal::AsBefore => ShimCommand::Greet,
+            Renewal::Limit(_) => ShimCommand::Renew { lease_ms: self.limit_ms() },
         }
     }
 }
 
-impl Place {
-    fn new(layout: DataDirectory) -> Place {
-        Place { layout, lease: watch::channel(Renewal::AsBefore).0 }
+impl ShimDirectories {
+    fn new(layout: DataDirectory) -> ShimDirectories {
+        ShimDirectories { layout, lease: watch::channel(Renewal::AsBefore).0 }
     }
 
     fn run(&self, id: &str) -> PathBuf {
@@ -95,7 +95,7 @@ impl PlainLauncher {
     /// Creates a launcher where the running program is not `cortex` itself, as in tests.
     pub fn with_binary(layout: DataDirectory, source: PathBuf) -> PlainLauncher {
         PlainLauncher {
-            place: Arc::new(Place::new(layout)),
+            place: Arc::new(ShimDirectories::new(layout)),
             source,
             binary: OnceCell::new(),
             launching: Arc::default(),
@@ -121,14 +121,14 @@ impl PlainLauncher {
             return Ok(());
         }
         match find(&self.place, id).await? {
-            Found::Running(_, holding) => {
+            FoundProcess::Running(_, holding) => {
                 anyhow::bail!("{id} is already running, as process {}", holding.process.pid)
             }
-            Found::Waiting(mut link) | Found::Ended(Some(mut link), _) => {
-                link.ask(Ask::Forget).await?;
+            FoundProcess::Waiting(mut link) | FoundProcess::Ended(Some(mut link), _) => {
+                link.ask(ShimCommand::Forget).await?;
                 link.closed(GREETING_TIMEOUT).await;
             }
-            Found::Ended(None, _) | Found::Nothing => {}
+            FoundProcess::Ended(None, _) | FoundProcess::Nothing => {}
         }
         record::remove(&run).with_context(|| format!("cannot remove {}", run.display()))
     }
@@ -149,13 +149,13 @@ impl PlainLauncher {
             let mut link = self.start_shim(&id).await?;
             let lease_ms = self.place.lease.borrow().limit_ms();
             match attached {
-                None => link.ask(Ask::Launch { spec, lease_ms, attached: None }).await?,
+                None => link.ask(ShimCommand::Launch { spec, lease_ms, attached: None }).await?,
                 Some(given) => {
                     let attached = Some(match given.terminal {
                         true => Attachment::Terminal,
                         false => Attachment::Pipes,
                     });
-                    link.ask_with(Ask::Launch { spec, lease_ms, attached }, given).await?;
+                    link.ask_with(ShimCommand::Launch { spec, lease_ms, attached }, given).await?;
                 }
             }
             launched(&self.place, &id, link).await
@@ -170,12 +170,12 @@ impl PlainLauncher {
         Err(error)
     }
 
-    async fn start_shim(&self, id: &str) -> anyhow::Result<Link> {
+    async fn start_shim(&self, id: &str) -> anyhow::Result<ShimLink> {
         let binary = self.binary().await?.to_owned();
         let (run, socket) = (self.place.run(id), self.place.layout.shim_socket(id));
         let address = socket.clone();
         runtime::task::spawn_blocking(move || start_shim(&binary, &run, &socket)).await??;
-        Link::connect(&address).await.context("the shim is gone at once")
+        ShimLink::connect(&address).await.context("the shim is gone at once")
     }
 }
 
@@ -258,7 +258,11 @@ fn boxed(held: Vec<PlainHeld>) -> Vec<Box<dyn Held>> {
     held.into_iter().map(|held| Box::new(held) as Box<dyn Held>).collect()
 }
 
-async fn launched(place: &Arc<Place>, id: &str, mut link: Link) -> anyhow::Result<PlainHeld> {
+async fn launched(
+    place: &Arc<ShimDirectories>,
+    id: &str,
+    mut link: ShimLink,
+) -> anyhow::Result<PlainHeld> {
     loop {
         match link.hear().await? {
             Some(Tell::Waiting) => {}
@@ -298,21 +302,25 @@ impl Drop for Launching {
 }
 
 /// The state of what an id stands for.
-enum Found {
-    Running(Link, Holding),
+enum FoundProcess {
+    Running(ShimLink, Holding),
     /// An ended process, with a link if the shim still waits to be told that its end was noted.
-    Ended(Option<Link>, Ended),
+    Ended(Option<ShimLink>, ExitRecord),
     /// A shim that was never told what to run.
-    Waiting(Link),
+    Waiting(ShimLink),
     Nothing,
 }
 
-async fn find(place: &Place, id: &str) -> anyhow::Result<Found> {
-    if let Ok(mut link) = Link::connect(&place.layout.shim_socket(id)).await {
+async fn find(place: &ShimDirectories, id: &str) -> anyhow::Result<FoundProcess> {
+    if let Ok(mut link) = ShimLink::connect(&place.layout.shim_socket(id)).await {
         match tokio::time::timeout(GREETING_TIMEOUT, link.hear()).await {
-            Ok(Ok(Some(Tell::Running { holding }))) => return Ok(Found::Running(link, holding)),
-            Ok(Ok(Some(Tell::Ended { ended }))) => return Ok(Found::Ended(Some(link), ended)),
-            Ok(Ok(Some(Tell::Waiting))) => return Ok(Found::Waiting(link)),
+            Ok(Ok(Some(Tell::Running { holding }))) => {
+                return Ok(FoundProcess::Running(link, holding));
+            }
+            Ok(Ok(Some(Tell::Ended { ended }))) => {
+                return Ok(FoundProcess::Ended(Some(link), ended));
+            }
+            Ok(Ok(Some(Tell::Waiting))) => return Ok(FoundProcess::Waiting(link)),
             Ok(Ok(Some(_))) => anyhow::bail!("the shim of {id} said something odd"),
             // The shim went just now, or cannot speak: what it wrote counts.
             Ok(Ok(None) | Err(_)) => {}
@@ -321,24 +329,24 @@ async fn find(place: &Place, id: &str) -> anyhow::Result<Found> {
     }
     let run = place.run(id);
     let ended = runtime::task::spawn_blocking(move || leftovers::bury(&run)).await??;
-    Ok(ended.map_or(Found::Nothing, |ended| Found::Ended(None, ended)))
+    Ok(ended.map_or(FoundProcess::Nothing, |ended| FoundProcess::Ended(None, ended)))
 }
 
-async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
+async fn adopt(place: &Arc<ShimDirectories>) -> anyhow::Result<Vec<PlainHeld>> {
     let mut held = Vec::new();
     for id in leftovers::ids(&place.layout.run())? {
         match find(place, &id).await {
-            Ok(Found::Running(link, holding)) => {
+            Ok(FoundProcess::Running(link, holding)) => {
                 held.push(PlainHeld::running(place.clone(), link, holding));
             }
-            Ok(Found::Ended(link, ended)) => {
+            Ok(FoundProcess::Ended(link, ended)) => {
                 held.push(PlainHeld::ended(place.clone(), link, ended));
             }
             // A node that was killed meanwhile left it; the next look finds it gone.
-            Ok(Found::Waiting(mut link)) => {
-                let _ = link.ask(Ask::Forget).await;
+            Ok(FoundProcess::Waiting(mut link)) => {
+                let _ = link.ask(ShimCommand::Forget).await;
             }
-            Ok(Found::Nothing) => {
+            Ok(FoundProcess::Nothing) => {
                 if let Err(error) = record::remove(&place.run(&id)) {
                     tracing::warn!(id, %error, "shim.leftovers_not_removed");
                 }
@@ -353,7 +361,7 @@ async fn adopt(place: &Arc<Place>) -> anyhow::Result<Vec<PlainHeld>> {
 /// Stops everything that shims hold on this directory, and forgets it: for `cortex down` where no
 /// node runs. Returns how many processes were running.
 pub async fn stop_all(layout: DataDirectory, grace: Duration) -> anyhow::Result<usize> {
-    let place = Arc::new(Place::new(layout));
+    let place = Arc::new(ShimDirectories::new(layout));
     let held = adopt(&place).await?;
     let mut running = 0;
     for one in &held {

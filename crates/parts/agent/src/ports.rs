@@ -57,9 +57,17 @@ impl Ports {
     }
 
     /// Takes all ports that one process needs.
-    pub fn take_for(&self, recipes: &[PortRecipe], process: &ProcessType) -> anyhow::Result<Taken> {
-        let mut taken =
-            Taken { from: self.clone(), port: None, ports: InstancePorts::new(), kept: false };
+    pub fn take_for(
+        &self,
+        recipes: &[PortRecipe],
+        process: &ProcessType,
+    ) -> anyhow::Result<ReservedPorts> {
+        let mut taken = ReservedPorts {
+            from: self.clone(),
+            port: None,
+            ports: InstancePorts::new(),
+            kept: false,
+        };
         if process.is_web() {
             taken.port = Some(self.take()?);
         }
@@ -99,20 +107,20 @@ pub fn of_process<'a>(
 }
 
 /// The ports of a process that is about to start; they go back if it does not.
-pub struct Taken {
+pub struct ReservedPorts {
     from: Ports,
     pub port: Option<u16>,
     pub ports: InstancePorts,
     kept: bool,
 }
 
-impl Taken {
+impl ReservedPorts {
     pub fn keep(mut self) {
         self.kept = true;
     }
 }
 
-impl Drop for Taken {
+impl Drop for ReservedPorts {
     fn drop(&mut self) {
         if !self.kept {
             self.from.release(self.port, &self.ports);

@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use agent_core::application::{Failure, IncarnationId};
+use agent_core::application::{IncarnationId, StepFailure};
 use anyhow::Context;
 use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
 use recipe_core::frameworks::shell_word;
 
 use super::launcher::Launcher;
-use super::ports::{self, Taken};
+use super::ports::{self, ReservedPorts};
 use os::directory::private_directory;
 use os::layout::DataDirectory;
 use os::observe::process::boot_id;
@@ -39,9 +39,9 @@ use store::values::suspect;
 use store::{SharedStore, Value, lookup_record};
 
 pub use environment::shell_command;
-pub use network::Network;
+pub use network::NetworkSettings;
 use persist::Tree;
-use running::Running;
+use running::RunningSteps;
 pub use running::end_all;
 use steps::BUILD;
 
@@ -55,7 +55,7 @@ const DURABLE: &str = "durable";
 /// wait for a stuck one.
 const BUILDS_AT_ONCE: usize = 2;
 
-type Turn = Arc<tokio::sync::Mutex<()>>;
+type BuildTurn = Arc<tokio::sync::Mutex<()>>;
 
 pub struct Preparer {
     layout: DataDirectory,
@@ -67,14 +67,14 @@ pub struct Preparer {
     path: String,
     /// The directories where version managers keep interpreters.
     homes: Vec<PathBuf>,
-    network: Network,
+    network: NetworkSettings,
     builds: tokio::sync::Semaphore,
     /// A lock for each build: an actor that starts again asks for work that goes on already.
-    turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), Turn>>>,
+    turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), BuildTurn>>>,
     /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
     secrets: Mutex<()>,
-    running: Running,
+    running: RunningSteps,
 }
 
 impl Preparer {
@@ -88,8 +88,8 @@ impl Preparer {
     ) -> Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
         let (turns, staying, secrets) = (Arc::default(), Arc::default(), Mutex::new(()));
-        let running = Running::default();
-        let (homes, network) = (Vec::new(), Network::default());
+        let running = RunningSteps::default();
+        let (homes, network) = (Vec::new(), NetworkSettings::default());
         Preparer {
             layout,
             node,
@@ -115,7 +115,7 @@ impl Preparer {
 
     /// Sets the network for build steps; instances and release steps get what the user configured,
     /// and no more.
-    pub fn with_network(mut self, network: Network) -> Preparer {
+    pub fn with_network(mut self, network: NetworkSettings) -> Preparer {
         self.network = network;
         self
     }
@@ -130,7 +130,7 @@ impl Preparer {
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let turn = self.turn(application, release);
         let _turn = turn.lock().await;
         let directory = self.directory(application, release);
@@ -168,7 +168,7 @@ impl Preparer {
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let turn = self.turn(application, release);
         let _turn = turn.lock().await;
         self.steps(application, release, "release", &release.recipe.release).await
@@ -176,7 +176,7 @@ impl Preparer {
 
     /// Returns the lock of a build. Locks that nobody holds any more are dropped here, so that
     /// there are only as many as builds in progress.
-    fn turn(&self, application: &ApplicationName, release: &Release) -> Turn {
+    fn turn(&self, application: &ApplicationName, release: &Release) -> BuildTurn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         turns.entry((application.clone(), release.build_id())).or_default().clone()
@@ -280,7 +280,7 @@ impl Preparer {
         release: &Release,
         process: &ProcessType,
         id: &IncarnationId,
-        taken: &Taken,
+        taken: &ReservedPorts,
     ) -> anyhow::Result<LaunchSpec> {
         let application = &id.instance.application;
         let recipe = release
@@ -487,8 +487,8 @@ fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
     clear().with_context(|| format!("{} cannot be made", directory.display()))
 }
 
-fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> Failure {
-    move |error| Failure { why: format!("{doing} failed: {error:#}"), ..Failure::default() }
+fn failure(doing: &'static str) -> impl Fn(anyhow::Error) -> StepFailure {
+    move |error| StepFailure { why: format!("{doing} failed: {error:#}"), ..StepFailure::default() }
 }
 
 #[cfg(test)]

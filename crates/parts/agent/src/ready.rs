@@ -21,7 +21,7 @@ use model::port::{InstancePorts, Transport};
 use self::elsewhere::Elsewhere;
 use self::parent::stays;
 use self::settle::{Settled, settle};
-use self::workers::Workers;
+use self::workers::WorkerDeaths;
 use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
 use runtime::probe;
@@ -49,7 +49,7 @@ pub enum Readiness {
 
 /// The ports, the health check and the protocol that are expected of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Awaited {
+pub struct ReadyCriteria {
     /// The port for HTTP.
     pub port: Option<u16>,
     pub ports: InstancePorts,
@@ -59,22 +59,22 @@ pub struct Awaited {
 
 /// A port that is to be bound.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct WantedPort {
     port: u16,
     /// The public port it is for; `None` for HTTP.
     id: Option<PortId>,
 }
 
-impl Wanted {
+impl WantedPort {
     fn transport(self) -> Transport {
         self.id.map_or(Transport::Tcp, |id| id.transport)
     }
 }
 
-impl Awaited {
-    fn wanted(&self) -> Vec<Wanted> {
-        let http = self.port.map(|port| Wanted { port, id: None });
-        let others = self.ports.iter().map(|(id, port)| Wanted { port: *port, id: Some(*id) });
+impl ReadyCriteria {
+    fn wanted(&self) -> Vec<WantedPort> {
+        let http = self.port.map(|port| WantedPort { port, id: None });
+        let others = self.ports.iter().map(|(id, port)| WantedPort { port: *port, id: Some(*id) });
         http.into_iter().chain(others).collect()
     }
 }
@@ -96,14 +96,14 @@ impl From<String> for Missing {
 /// each new reason for not being healthy yet.
 pub async fn await_healthy(
     process: &ProcessIdentity,
-    awaited: &Awaited,
+    awaited: &ReadyCriteria,
     host: &str,
     mut report: impl FnMut(Missing) + Send,
 ) -> io::Result<Readiness> {
     let (started, wanted) = (Instant::now(), awaited.wanted());
     let mut looked_elsewhere = started;
     let mut last = Missing::default();
-    let (mut elsewhere, mut workers) = (Elsewhere::default(), Workers::default());
+    let (mut elsewhere, mut workers) = (Elsewhere::default(), WorkerDeaths::default());
     loop {
         if !is_alive(process) {
             return Ok(Readiness::Gone);
@@ -167,7 +167,7 @@ type Checked = Result<Option<String>, Missing>;
 
 async fn check(
     pid: u32,
-    wanted: &[Wanted],
+    wanted: &[WantedPort],
     elsewhere: bool,
     health: &Health,
     host: &str,
@@ -210,10 +210,10 @@ async fn check(
 
 /// Looks at what is bound; `None` when nothing listens on one of the ports and `elsewhere` is
 /// false. Blocking.
-fn look(pid: u32, wanted: &[Wanted], elsewhere: bool) -> io::Result<Option<Bound>> {
+fn look(pid: u32, wanted: &[WantedPort], elsewhere: bool) -> io::Result<Option<Bound>> {
     let mut listening = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
-        let of_it: Vec<Wanted> =
+        let of_it: Vec<WantedPort> =
             wanted.iter().copied().filter(|one| one.transport() == transport).collect();
         if !of_it.is_empty() {
             listening.push((Listeners::take(transport)?, of_it));
@@ -244,7 +244,7 @@ enum Bound {
     Wrong(Missing),
 }
 
-fn judge(wanted: Wanted, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound {
+fn judge(wanted: WantedPort, taken: bool, addresses: &BTreeSet<SocketAddr>) -> Bound {
     let port = wanted.port;
     let reachable = |ip: IpAddr| ip == Ipv4Addr::LOCALHOST || ip.is_unspecified();
     let exposed: Vec<SocketAddr> =
@@ -301,7 +301,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     fn check_judge(addresses: &[&str], taken: bool) -> Bound {
-        let wanted = Wanted { port: 20001, id: None };
+        let wanted = WantedPort { port: 20001, id: None };
         judge(wanted, taken, &addresses.iter().map(|address| address.parse().unwrap()).collect())
     }
 
@@ -360,7 +360,7 @@ mod tests {
         let mut idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
         let port = free_port();
-        let awaited = Awaited { port: Some(port), ..Awaited::default() };
+        let awaited = ReadyCriteria { port: Some(port), ..ReadyCriteria::default() };
         let mut killer = Some(&mut idle);
         // It is killed when it is first complained about.
         let readiness = await_healthy(&process, &awaited, "x", |missing| {
@@ -374,7 +374,7 @@ mod tests {
     async fn a_process_without_a_port_is_healthy_if_it_lives() {
         let idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
-        let readiness = await_healthy(&process, &Awaited::default(), "x", |_| {}).await;
+        let readiness = await_healthy(&process, &ReadyCriteria::default(), "x", |_| {}).await;
         assert_eq!(readiness.unwrap(), Readiness::Healthy { warning: None, remark: None });
     }
 
@@ -385,7 +385,7 @@ mod tests {
         let mut idle = Idle::start();
         let process = identity(idle.0.id()).unwrap();
         let mut details = Vec::new();
-        let awaited = Awaited { port: Some(port), ..Awaited::default() };
+        let awaited = ReadyCriteria { port: Some(port), ..ReadyCriteria::default() };
         let readiness = await_healthy(&process, &awaited, "x", |missing| {
             details.push(missing.detail);
             idle.0.kill().unwrap();
@@ -400,7 +400,7 @@ mod tests {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let free = free_port();
         let own = identity(std::process::id()).unwrap();
-        let mut awaited = Awaited::default();
+        let mut awaited = ReadyCriteria::default();
         awaited.ports.insert(PortId::tcp(1883), tcp.local_addr().unwrap().port());
         awaited.ports.insert(PortId::udp(53), free);
         let (mut late, mut details) = (None, Vec::new());
@@ -429,7 +429,7 @@ mod tests {
         });
         let own = identity(std::process::id()).unwrap();
         let health = Health { path: Some("/up".into()), ..Health::default() };
-        let awaited = Awaited { port: Some(port), health, ..Awaited::default() };
+        let awaited = ReadyCriteria { port: Some(port), health, ..ReadyCriteria::default() };
         let mut details = Vec::new();
         let readiness = await_healthy(&own, &awaited, "shop.localhost", |missing| {
             details.push(missing.detail);

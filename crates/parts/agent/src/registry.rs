@@ -12,10 +12,10 @@ use super::launcher::Held;
 
 #[derive(Clone, Default)]
 pub struct Registry {
-    entries: Arc<Mutex<BTreeMap<IncarnationId, Entry>>>,
+    entries: Arc<Mutex<BTreeMap<IncarnationId, RegistryEntry>>>,
 }
 
-enum Entry {
+enum RegistryEntry {
     /// A process that is being launched; a stop that came meanwhile is remembered.
     Launching {
         stop: Option<Duration>,
@@ -24,7 +24,7 @@ enum Entry {
 }
 
 /// The outcome of a request to stop a process.
-pub enum Stopping {
+pub enum StopOutcome {
     Now(Arc<dyn Held>),
     OnceLaunched,
     /// Nothing of that name is held: it is gone.
@@ -38,46 +38,46 @@ impl Registry {
         if entries.contains_key(id) {
             return false;
         }
-        entries.insert(id.clone(), Entry::Launching { stop: None });
+        entries.insert(id.clone(), RegistryEntry::Launching { stop: None });
         true
     }
 
     pub fn is_launching(&self, application: &ApplicationName) -> bool {
         let entries = self.lock();
         let mut ours = entries.iter().filter(|(id, _)| id.instance.application == *application);
-        ours.any(|(_, entry)| matches!(entry, Entry::Launching { .. }))
+        ours.any(|(_, entry)| matches!(entry, RegistryEntry::Launching { .. }))
     }
 
     /// Records what was launched; returns the grace of a stop that was asked for meanwhile.
     pub fn launched(&self, id: &IncarnationId, held: Arc<dyn Held>) -> Option<Duration> {
-        match self.lock().insert(id.clone(), Entry::Held(held)) {
-            Some(Entry::Launching { stop }) => stop,
+        match self.lock().insert(id.clone(), RegistryEntry::Held(held)) {
+            Some(RegistryEntry::Launching { stop }) => stop,
             _ => None,
         }
     }
 
     pub fn get(&self, id: &IncarnationId) -> Option<Arc<dyn Held>> {
         match self.lock().get(id) {
-            Some(Entry::Held(held)) => Some(held.clone()),
+            Some(RegistryEntry::Held(held)) => Some(held.clone()),
             _ => None,
         }
     }
 
     /// Stops a process; one that is being launched is stopped as soon as it exists.
-    pub fn stop(&self, id: &IncarnationId, grace: Duration) -> Stopping {
+    pub fn stop(&self, id: &IncarnationId, grace: Duration) -> StopOutcome {
         match self.lock().get_mut(id) {
-            Some(Entry::Held(held)) => Stopping::Now(held.clone()),
-            Some(Entry::Launching { stop }) => {
+            Some(RegistryEntry::Held(held)) => StopOutcome::Now(held.clone()),
+            Some(RegistryEntry::Launching { stop }) => {
                 *stop = Some(stop.map_or(grace, |earlier| earlier.min(grace)));
-                Stopping::OnceLaunched
+                StopOutcome::OnceLaunched
             }
-            None => Stopping::Unknown,
+            None => StopOutcome::Unknown,
         }
     }
 
     pub fn remove(&self, id: &IncarnationId) -> Option<Arc<dyn Held>> {
         match self.lock().remove(id) {
-            Some(Entry::Held(held)) => Some(held),
+            Some(RegistryEntry::Held(held)) => Some(held),
             _ => None,
         }
     }
@@ -90,8 +90,8 @@ impl Registry {
     pub fn all(&self) -> Vec<(IncarnationId, Arc<dyn Held>)> {
         let entries = self.lock();
         let held = entries.iter().filter_map(|(id, entry)| match entry {
-            Entry::Held(held) => Some((id.clone(), held.clone())),
-            Entry::Launching { .. } => None,
+            RegistryEntry::Held(held) => Some((id.clone(), held.clone())),
+            RegistryEntry::Launching { .. } => None,
         });
         held.collect()
     }
@@ -100,7 +100,7 @@ impl Registry {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<IncarnationId, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IncarnationId, RegistryEntry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,7 +13,7 @@ use model::application::Holder;
 use model::cron::{CronRecipe, CronRun};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, Timestamp, TypedKey};
-use recipe_core::cron::{Decision, Entry, TimeZone, decide};
+use recipe_core::cron::{CronEntry, Decision, TimeZone, decide};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -38,12 +38,12 @@ type Id = (ApplicationName, String);
 
 /// The commands that run here now.
 #[derive(Default)]
-pub struct Running {
+pub struct RunningCommands {
     /// The processes; `None` while one is being prepared.
     runs: Mutex<BTreeMap<Id, Option<Arc<dyn Held>>>>,
 }
 
-impl Running {
+impl RunningCommands {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Id, Option<Arc<dyn Held>>>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +182,7 @@ async fn due(
     let key = TypedKey::Cron(name.clone(), recipe.name.clone());
     let last: Option<CronRun> = read(context, key).await?;
     let zone = zone(&recipe.timezone)?;
-    let entry = Entry {
+    let entry = CronEntry {
         application: name,
         name: &recipe.name,
         schedule: &recipe.schedule.parse()?,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::application::{Taken, taken_back};
+use agent_core::application::{TakeBackProgress, taken_back};
 use anyhow::Context;
 use model::key::application_prefix;
 use model::{ApplicationName, Release, ReleaseId, Rollout, TypedKey, record};
@@ -63,9 +63,9 @@ async fn try_take_back(
         }
     }
     let id = match taken_back(rollout.as_ref(), releases.iter(), from) {
-        Taken::Overtaken => return Ok(()),
-        Taken::Made(id) => id,
-        Taken::Unmade => {
+        TakeBackProgress::Overtaken => return Ok(()),
+        TakeBackProgress::Made(id) => id,
+        TakeBackProgress::Unmade => {
             let known = releases.iter().map(|release| release.id.number);
             let number = next_number(store, name, known.max().unwrap_or(0)).await?;
             let id = ReleaseId { number, node: context.node.clone() };

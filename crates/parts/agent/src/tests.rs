@@ -199,7 +199,7 @@ async fn what_is_given_up_is_stopped_although_the_disk_is_full() {
     context.faults.disarm("application.shop");
     // Nothing is in flight, which is told in memory.
     let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 1 };
-    let drained = TypedKey::Board(Board::Drained(instance, first.generation)).key();
+    let drained = TypedKey::Board(BoardKey::Drained(instance, first.generation)).key();
     let deadline = Instant::now() + DEADLINE;
     let is_alive = || os::observe::process::is_alive(first.process.as_ref().unwrap());
     while is_alive() {
@@ -256,7 +256,7 @@ async fn a_destroyed_application_leaves_nothing_running() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_being_launched_when_the_actor_panicked_is_known_to_the_next() {
+async fn a_launch_during_a_panic_is_known_to_the_next_actor() {
     let directory = tempfile::tempdir().unwrap();
     let launcher = Arc::new(FakeLauncher::default());
     launcher.paused.store(true, Ordering::Relaxed);
@@ -320,7 +320,7 @@ async fn meet_fail_point(context: &AgentContext) {
 async fn nudge(context: &AgentContext, count: u64) {
     let instance = InstanceId { application: app(), process: ProcessType::web(), slot: 9 };
     for _ in 0..count {
-        let key = TypedKey::Board(Board::Drained(instance.clone(), 1)).key();
+        let key = TypedKey::Board(BoardKey::Drained(instance.clone(), 1)).key();
         context.store.set(key, bytes::Bytes::from_static(b"1")).await.unwrap();
     }
 }

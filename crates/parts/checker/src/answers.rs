@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use checker_core::Outcome;
+use checker_core::ProbeOutcome;
 use model::{Claim, NodeId, Release, TypedKey};
 use tokio::io::BufReader;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::frame::{Answer, Question, read, write};
+use super::frame::{WitnessAnswer, WitnessQuestion, read, write};
 use super::targets::Targets;
-use runtime::members::{BoxedStream, Kind, Members};
+use runtime::members::{BoxedStream, Members, StreamKind};
 use store::{SharedStore, lookup_record};
 
 /// The maximum number of concurrent streams of witnesses: three for each of many instances, each
@@ -26,7 +26,7 @@ const QUESTION_TIME_MAX: Duration = Duration::from_secs(10);
 pub fn give(peers: &dyn Members, store: SharedStore, node: NodeId) {
     let streams = Arc::new(Semaphore::new(STREAMS_MAX));
     peers.serve(
-        Kind::Probe,
+        StreamKind::Probe,
         Box::new(move |peer, stream| {
             // A witness that finds no room gets no answer, and says nothing about the instance.
             let Ok(permit) = streams.clone().try_acquire_owned() else { return };
@@ -43,19 +43,23 @@ pub fn give(peers: &dyn Members, store: SharedStore, node: NodeId) {
 
 async fn answer(store: &SharedStore, node: &NodeId, stream: BoxedStream) -> anyhow::Result<()> {
     let mut stream = BufReader::new(stream);
-    let reading = timeout(QUESTION_TIME_MAX, read::<Question>(&mut stream));
+    let reading = timeout(QUESTION_TIME_MAX, read::<WitnessQuestion>(&mut stream));
     let Some(question) = reading.await.context("it asked nothing")?? else { return Ok(()) };
     let outcome = look(store, node, &question).await?;
-    let told = Answer::of(outcome);
+    let told = WitnessAnswer::of(outcome);
     let telling = write(&mut stream, &told);
     timeout(QUESTION_TIME_MAX, telling).await.context("it does not listen")?
 }
 
-async fn look(store: &SharedStore, node: &NodeId, question: &Question) -> anyhow::Result<Outcome> {
+async fn look(
+    store: &SharedStore,
+    node: &NodeId,
+    question: &WitnessQuestion,
+) -> anyhow::Result<ProbeOutcome> {
     let instance = &question.instance;
     let key = TypedKey::Claim(instance.clone(), node.clone()).key();
     let Some(claim) = lookup_record::<Claim>(&**store, key).await? else {
-        return Ok(Outcome::Unreached);
+        return Ok(ProbeOutcome::Unreached);
     };
     let mut targets = Targets::default();
     let application = &instance.application;
@@ -66,6 +70,6 @@ async fn look(store: &SharedStore, node: &NodeId, question: &Question) -> anyhow
     }
     match targets.target(instance, &claim) {
         Some(target) if target.generation == question.generation => Ok(super::probe(&target).await),
-        _ => Ok(Outcome::Unreached),
+        _ => Ok(ProbeOutcome::Unreached),
     }
 }

@@ -1,7 +1,7 @@
 //! The protocol between a witness and the node that runs an instance: a question and an answer, a
 //! line of JSON each, one after the other on one stream.
 
-use checker_core::Outcome;
+use checker_core::ProbeOutcome;
 use model::{Generation, InstanceId};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -13,23 +13,23 @@ const LINE_BYTES_MAX: u64 = 16 * 1024;
 const DETAIL_CHARS_MAX: usize = 500;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Question {
+pub struct WitnessQuestion {
     pub v: u32,
     pub instance: InstanceId,
     pub generation: Generation,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct WitnessAnswer {
     pub v: u32,
-    pub seen: Seen,
+    pub seen: Sighting,
     #[serde(default)]
     pub detail: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Seen {
+pub enum Sighting {
     Well,
     Absent,
     Unwell,
@@ -38,24 +38,24 @@ pub enum Seen {
     Nothing,
 }
 
-impl Answer {
-    pub fn of(outcome: Outcome) -> Answer {
+impl WitnessAnswer {
+    pub fn of(outcome: ProbeOutcome) -> WitnessAnswer {
         let (seen, detail) = match outcome {
-            Outcome::Well => (Seen::Well, String::new()),
-            Outcome::Absent { detail } => (Seen::Absent, detail),
-            Outcome::Unwell { detail } => (Seen::Unwell, detail),
-            Outcome::Unreached => (Seen::Nothing, String::new()),
+            ProbeOutcome::Well => (Sighting::Well, String::new()),
+            ProbeOutcome::Absent { detail } => (Sighting::Absent, detail),
+            ProbeOutcome::Unwell { detail } => (Sighting::Unwell, detail),
+            ProbeOutcome::Unreached => (Sighting::Nothing, String::new()),
         };
-        Answer { v: VERSION, seen, detail }
+        WitnessAnswer { v: VERSION, seen, detail }
     }
 
-    pub fn into_outcome(self) -> Outcome {
+    pub fn into_outcome(self) -> ProbeOutcome {
         let detail = self.detail.chars().take(DETAIL_CHARS_MAX).collect();
         match self.seen {
-            Seen::Well => Outcome::Well,
-            Seen::Absent => Outcome::Absent { detail },
-            Seen::Unwell => Outcome::Unwell { detail },
-            Seen::Nothing => Outcome::Unreached,
+            Sighting::Well => ProbeOutcome::Well,
+            Sighting::Absent => ProbeOutcome::Absent { detail },
+            Sighting::Unwell => ProbeOutcome::Unwell { detail },
+            Sighting::Nothing => ProbeOutcome::Unreached,
         }
     }
 }
@@ -89,19 +89,20 @@ mod tests {
     use tokio::io::BufReader;
 
     #[tokio::test]
-    async fn what_is_said_is_read_back_and_what_is_unknown_says_nothing() {
-        let answer = Answer::of(Outcome::Unwell { detail: "GET /up answered 500".into() });
+    async fn answers_are_read_back_and_unknown_ones_say_nothing() {
+        let answer =
+            WitnessAnswer::of(ProbeOutcome::Unwell { detail: "GET /up answered 500".into() });
         let mut bytes = Vec::new();
         write(&mut bytes, &answer).await.unwrap();
         bytes.extend_from_slice(b"{\"v\":2,\"seen\":\"something_newer\",\"more\":1}\n");
         bytes.extend_from_slice(b"half a line");
         let mut stream = BufReader::new(&bytes[..]);
         assert_eq!(read(&mut stream).await.unwrap(), Some(answer));
-        let newer: Answer = read(&mut stream).await.unwrap().unwrap();
-        assert_eq!(newer.into_outcome(), Outcome::Unreached);
-        read::<Answer>(&mut stream).await.unwrap_err();
-        assert_eq!(read::<Answer>(&mut BufReader::new(&b""[..])).await.unwrap(), None);
+        let newer: WitnessAnswer = read(&mut stream).await.unwrap().unwrap();
+        assert_eq!(newer.into_outcome(), ProbeOutcome::Unreached);
+        read::<WitnessAnswer>(&mut stream).await.unwrap_err();
+        assert_eq!(read::<WitnessAnswer>(&mut BufReader::new(&b""[..])).await.unwrap(), None);
         let long = vec![b' '; 20_000];
-        read::<Answer>(&mut BufReader::new(&long[..])).await.unwrap_err();
+        read::<WitnessAnswer>(&mut BufReader::new(&long[..])).await.unwrap_err();
     }
 }

@@ -68,7 +68,7 @@ impl<M: Machine> Machine for Beating<M> {
 
 /// The checker of a node, and the peers that are asked while it hangs.
 #[derive(Clone)]
-pub struct Watched {
+pub struct WatchedChecker {
     pub store: SharedStore,
     pub node: NodeId,
     pub clock: Clock,
@@ -82,7 +82,7 @@ enum Run {
     Silent,
 }
 
-impl Watched {
+impl WatchedChecker {
     /// Runs until the store stops.
     pub async fn run(self) -> anyhow::Result<()> {
         // An earlier run of this part may have ended while its checker was off.
@@ -110,7 +110,7 @@ impl Watched {
 
     /// Runs the checker in a task of its own: whatever holds it up does not hold up this one.
     async fn check(&self, listed: &mut bool) -> anyhow::Result<Run> {
-        let Watched { store, node, clock, faults, .. } = self;
+        let WatchedChecker { store, node, clock, faults, .. } = self;
         let (beats, mut heard) = watch::channel(());
         let mut running = JoinSet::new();
         let checking = super::run(store.clone(), node.clone(), *clock, faults.clone(), beats);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use checker_core::{Jury, Ruling, Said};
+use checker_core::{Evidence, Jury, Ruling};
 use model::node::NodeInfo;
 use model::probe::Verdict;
 use model::role::Role;
@@ -52,12 +52,12 @@ struct Checkers {
 }
 
 impl Checkers {
-    fn said(&self, here: &NodeId) -> Said {
+    fn said(&self, here: &NodeId) -> Evidence {
         let checks = |node: &&NodeId| self.checking.get(*node) == Some(&true) && *node != here;
-        Said::Checkers(self.listed.iter().filter(checks).cloned().collect())
+        Evidence::Checkers(self.listed.iter().filter(checks).cloned().collect())
     }
 
-    fn note(&mut self, here: &NodeId, key: &Key, value: Option<&Value>) -> Option<Said> {
+    fn note(&mut self, here: &NodeId, key: &Key, value: Option<&Value>) -> Option<Evidence> {
         match TypedKey::parse(key)? {
             TypedKey::Member(node) | TypedKey::Guest(node) => match value {
                 Some(_) => drop(self.listed.insert(node)),
@@ -69,7 +69,7 @@ impl Checkers {
             },
             TypedKey::Testimony(witness, instance, owner) if owner == *here => {
                 let verdict = readable::<Verdict>(key, value);
-                return Some(Said::Testimony(instance, witness, verdict));
+                return Some(Evidence::Testimony(instance, witness, verdict));
             }
             TypedKey::Claim(instance, owner) if owner == *here => {
                 let claim = readable::<Claim>(key, value);
@@ -77,7 +77,7 @@ impl Checkers {
                     let mut newest = claim.incarnations.into_iter().rev();
                     newest.find(|one| one.state == InstanceState::Ready)
                 });
-                return Some(Said::Ready(instance, ready.map(|one| one.generation)));
+                return Some(Evidence::Ready(instance, ready.map(|one| one.generation)));
             }
             _ => return None,
         }
@@ -89,12 +89,12 @@ async fn follow(
     store: &SharedStore,
     node: &NodeId,
     mut alive: watch::Receiver<BTreeSet<NodeId>>,
-    events: &mpsc::Sender<Said>,
+    events: &mpsc::Sender<Evidence>,
 ) -> anyhow::Result<Follow> {
     let mut watch = store.watch(Prefix::all(), None).await?;
     let mut checkers = Checkers::default();
     let now = alive.borrow_and_update().clone();
-    events.send(Said::Alive(now)).await?;
+    events.send(Evidence::Alive(now)).await?;
     let mut own = Vec::new();
     for prefix in ["cluster", "node", "probe", "instance"] {
         for entry in store.prefix(&Prefix::from(prefix.parse::<Key>()?)).await? {
@@ -105,7 +105,7 @@ async fn follow(
                 && of == *node
                 && let Some(verdict) = readable::<Verdict>(&entry.key, Some(&entry.value))
             {
-                own.push(Said::Written(instance, verdict));
+                own.push(Evidence::Written(instance, verdict));
             }
         }
     }
@@ -127,7 +127,7 @@ async fn follow(
             changed = alive.changed() => {
                 changed?;
                 let now = alive.borrow_and_update().clone();
-                events.send(Said::Alive(now)).await?;
+                events.send(Evidence::Alive(now)).await?;
             }
         }
     }

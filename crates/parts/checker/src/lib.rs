@@ -11,8 +11,8 @@ pub mod witness;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use checker_core::{Checker, Effect, Event, Method, Outcome, Target};
-use model::key::Board;
+use checker_core::{Checker, Effect, Event, Method, ProbeOutcome, Target};
+use model::key::BoardKey;
 use model::probe::Verdict;
 use model::{InstanceId, Key, NodeId, Prefix, TypedKey, record};
 use tokio::sync::{mpsc, watch};
@@ -116,7 +116,7 @@ fn changed(targets: &mut Targets, node: &NodeId, key: &Key, value: Option<&Value
             targets.release(&application, &id, readable(key, value));
             Vec::new()
         }
-        Some(TypedKey::Board(Board::Suspect(instance, generation))) if value.is_some() => {
+        Some(TypedKey::Board(BoardKey::Suspect(instance, generation))) if value.is_some() => {
             vec![Event::Suspect(instance, generation)]
         }
         _ => Vec::new(),
@@ -172,7 +172,7 @@ async fn write_verdict(
 }
 
 /// Probes an instance of this node.
-async fn probe(target: &Target) -> Outcome {
+async fn probe(target: &Target) -> ProbeOutcome {
     let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let result = match &target.method {
         Method::Tcp { port } => probe::tcp(loopback(*port), target.timeout).await,
@@ -180,7 +180,9 @@ async fn probe(target: &Target) -> Outcome {
             match probe::http_get(loopback(*port), host, path, headers, target.timeout).await {
                 Ok(200..=399) => Ok(()),
                 Ok(status) => {
-                    return Outcome::Unwell { detail: format!("GET {path} answered {status}") };
+                    return ProbeOutcome::Unwell {
+                        detail: format!("GET {path} answered {status}"),
+                    };
                 }
                 Err(error) => Err(error),
             }
@@ -188,15 +190,15 @@ async fn probe(target: &Target) -> Outcome {
         Method::Process { pid, start_ticks } => {
             let stat = process::stat(*pid).filter(|stat| !stat.is_dead());
             return if stat.is_some_and(|stat| stat.start_ticks == *start_ticks) {
-                Outcome::Well
+                ProbeOutcome::Well
             } else {
-                Outcome::Absent { detail: format!("process {pid} is gone") }
+                ProbeOutcome::Absent { detail: format!("process {pid} is gone") }
             };
         }
     };
     match result {
-        Ok(()) => Outcome::Well,
-        Err(error @ ProbeError::Refused) => Outcome::Absent { detail: error.to_string() },
-        Err(error) => Outcome::Unwell { detail: error.to_string() },
+        Ok(()) => ProbeOutcome::Well,
+        Err(error @ ProbeError::Refused) => ProbeOutcome::Absent { detail: error.to_string() },
+        Err(error) => ProbeOutcome::Unwell { detail: error.to_string() },
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use checker_core::{Checker, Effect, Event, Outcome, Target, Witnessed, is_witness};
+use checker_core::{Checker, Effect, Event, ProbeOutcome, Target, Witnessed, is_witness};
 use model::node::NodeInfo;
 use model::probe::Verdict;
 use model::role::Role;
@@ -15,11 +15,11 @@ use model::{Claim, Key, NodeId, Prefix, TypedKey};
 use tokio::io::BufReader;
 use tokio::sync::{mpsc, watch};
 
-use super::frame::{Answer, Question, VERSION, read, write};
+use super::frame::{VERSION, WitnessAnswer, WitnessQuestion, read, write};
 use super::targets::Targets;
 use super::write_verdict;
 use runtime::driver::{Clock, Shell, drive};
-use runtime::members::{Kind, Members};
+use runtime::members::{Members, StreamKind};
 use store::{SharedStore, Value, WatchEvent, readable};
 
 /// The maximum number of events that wait, as for the node's own checker.
@@ -234,7 +234,7 @@ impl Shell for WitnessShell {
                         Ok(Ok(outcome)) => outcome,
                         // A node that cannot be asked is the business of the parts that watch over
                         // nodes.
-                        Ok(Err(_)) | Err(_) => Outcome::Unreached,
+                        Ok(Err(_)) | Err(_) => ProbeOutcome::Unreached,
                     };
                     events.send(Event::Probed { instance, generation, outcome }).await.ok();
                 });
@@ -252,11 +252,11 @@ async fn ask(
     peers: &dyn Members,
     (instance, owner): &Witnessed,
     generation: u64,
-) -> anyhow::Result<Outcome> {
-    let mut stream = BufReader::new(peers.open(owner, Kind::Probe).await?);
-    let question = Question { v: VERSION, instance: instance.clone(), generation };
+) -> anyhow::Result<ProbeOutcome> {
+    let mut stream = BufReader::new(peers.open(owner, StreamKind::Probe).await?);
+    let question = WitnessQuestion { v: VERSION, instance: instance.clone(), generation };
     write(&mut stream, &question).await?;
-    let answer: Answer = read(&mut stream).await?.context("it answered nothing")?;
+    let answer: WitnessAnswer = read(&mut stream).await?.context("it answered nothing")?;
     Ok(answer.into_outcome())
 }
 

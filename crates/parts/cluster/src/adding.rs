@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use super::frame::{GREETING_BYTES_MAX, read_json, write_json};
-use super::identity::{Pin, node_key, pin_of, pin_of_key};
+use super::identity::{KeyPin, node_key, pin_of, pin_of_key};
 use super::invitation::Token;
 use super::tls::{Trust, agreed, provider, stranger};
 
@@ -52,13 +52,13 @@ struct Offer {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Taken {
+enum InvitationReply {
     Yes,
     No { reason: String },
 }
 
 /// Returns a pin in the form in which people compare it.
-fn shown(pin: &Pin) -> String {
+fn shown(pin: &KeyPin) -> String {
     let digits = to_hex(&pin[..SHOWN_BYTES]);
     let groups = digits.as_bytes().chunks(4).map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(" ")
@@ -109,8 +109,8 @@ async fn take(acceptor: TlsAcceptor, node: NodeId, stream: TcpStream) -> anyhow:
         Err(error) => Err(error.to_string()),
     };
     let taken = match &token {
-        Ok(_) => Taken::Yes,
-        Err(reason) => Taken::No { reason: reason.clone() },
+        Ok(_) => InvitationReply::Yes,
+        Err(reason) => InvitationReply::No { reason: reason.clone() },
     };
     write_json(&mut stream, &taken).await?;
     tokio::io::AsyncWriteExt::shutdown(&mut stream).await.ok();
@@ -129,14 +129,14 @@ fn server_config(key: &KeyPair) -> anyhow::Result<ServerConfig> {
 }
 
 /// A node that waits, with the key that it has shown.
-pub struct Found {
+pub struct WaitingNode {
     stream: client::TlsStream<TcpStream>,
     node: NodeId,
-    pin: Pin,
+    pin: KeyPin,
 }
 
 /// Calls a node that waits, on the member's side.
-pub async fn call(address: &str) -> anyhow::Result<Found> {
+pub async fn call(address: &str) -> anyhow::Result<WaitingNode> {
     let calling = async {
         let stream = TcpStream::connect(address).await.context("nobody answers")?;
         let connector = TlsConnector::from(stranger(Trust::Anybody, ALPN_ADD)?);
@@ -149,12 +149,12 @@ pub async fn call(address: &str) -> anyhow::Result<Found> {
         let pin = pin_of(shown.context("it showed no certificate")?)?;
         let hello: Hello = read_json(&mut stream, GREETING_BYTES_MAX).await?;
         ensure!(hello.v == FORMAT, "it runs another version of Cortex: start the same on both");
-        Ok(Found { stream, node: hello.node, pin })
+        Ok(WaitingNode { stream, node: hello.node, pin })
     };
     timeout(CALL_MAX, calling).await.map_err(|_| anyhow!("no answer in time"))?
 }
 
-impl Found {
+impl WaitingNode {
     pub fn fingerprint(&self) -> String {
         shown(&self.pin)
     }
@@ -164,11 +164,11 @@ impl Found {
         let offer = Offer { v: FORMAT, invitation: invitation.into() };
         let answering = async {
             write_json(&mut self.stream, &offer).await?;
-            read_json::<Taken>(&mut self.stream, GREETING_BYTES_MAX).await
+            read_json::<InvitationReply>(&mut self.stream, GREETING_BYTES_MAX).await
         };
         match timeout(CALL_MAX, answering).await.map_err(|_| anyhow!("no answer in time"))?? {
-            Taken::Yes => Ok(self.node),
-            Taken::No { reason } => bail!(reason),
+            InvitationReply::Yes => Ok(self.node),
+            InvitationReply::No { reason } => bail!(reason),
         }
     }
 }

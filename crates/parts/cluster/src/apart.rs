@@ -43,7 +43,7 @@ pub async fn follow(peers: &Peers) {
 
 /// Asks the keeper of the store; the last answer holds until another one comes.
 async fn ask(peers: &Peers, told: watch::Sender<BTreeSet<NodeId>>) {
-    let Some(guest) = peers.side.guest() else { return };
+    let Some(guest) = peers.store_role.guest() else { return };
     loop {
         if let Ok(Some(apart)) = timeout(ANSWER_MAX, guest.apart()).await {
             replace(&told, apart);
@@ -69,7 +69,7 @@ async fn join(peers: &Peers, mut heard: watch::Receiver<BTreeSet<NodeId>>) {
             Ok(()) = heard.changed() => {}
         }
         let heard = heard.borrow_and_update().clone();
-        let said = peers.side.replication().map(|replication| replication.apart());
+        let said = peers.store_role.replication().map(|replication| replication.apart());
         let said = said.unwrap_or_default();
         let live = alive.borrow_and_update().clone();
         let (apart, in_touch): (BTreeSet<NodeId>, BTreeSet<NodeId>) = live
@@ -81,7 +81,7 @@ async fn join(peers: &Peers, mut heard: watch::Receiver<BTreeSet<NodeId>>) {
         }
         replace(&peers.apart, apart.clone());
         replace(&peers.in_touch, in_touch);
-        if apart != before && peers.side.guest().is_none() {
+        if apart != before && peers.store_role.guest().is_none() {
             take_note(peers, &apart).await;
         }
     }

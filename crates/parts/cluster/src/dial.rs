@@ -14,8 +14,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::frame::{Greeting, Refused, Versions};
-use super::identity::{Pin, random};
+use super::frame::{Greeting, GreetingRefused, Versions};
+use super::identity::{KeyPin, random};
 use super::liveness::Heard;
 use super::net::Net;
 use super::roster::Addresses;
@@ -144,12 +144,12 @@ fn nobody_listens(error: &anyhow::Error) -> bool {
 
 /// The calling node, and what proves its identity.
 #[derive(Clone, Copy)]
-pub struct Caller<'a> {
+pub struct CallingNode<'a> {
     pub tls: &'a ClusterTls,
     pub node: &'a NodeId,
     pub versions: Versions,
     /// The pin that the called node has to show; `None` if it is not known.
-    pub pin: Option<Pin>,
+    pub pin: Option<KeyPin>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -169,7 +169,7 @@ pub async fn connect(
     alpn: &[u8],
 ) -> anyhow::Result<TlsStream<TcpStream>> {
     let (versions, pin) = (net.versions, net.pin_of(node));
-    let caller = Caller { tls: &net.tls, node: &net.node, versions, pin };
+    let caller = CallingNode { tls: &net.tls, node: &net.node, versions, pin };
     let reached = reach(caller, node, addresses, config, alpn).await;
     if reached.as_ref().is_err_and(|error| error.is::<WasRemoved>()) {
         net.was_refused(NodeTag::from(node));
@@ -179,7 +179,7 @@ pub async fn connect(
 
 /// Opens a stream to the node itself, whoever else may answer at its addresses.
 pub async fn reach(
-    caller: Caller<'_>,
+    caller: CallingNode<'_>,
     node: &NodeId,
     addresses: &Addresses,
     config: Arc<ClientConfig>,
@@ -198,7 +198,7 @@ pub async fn reach(
 }
 
 async fn reach_at(
-    caller: Caller<'_>,
+    caller: CallingNode<'_>,
     node: &NodeId,
     address: &str,
     config: Arc<ClientConfig>,
@@ -223,8 +223,8 @@ async fn reach_at(
         }
         match greeting.refused {
             None => {}
-            Some(Refused::Removed) => return Err(WasRemoved.into()),
-            Some(Refused::Unknown) => bail!(
+            Some(GreetingRefused::Removed) => return Err(WasRemoved.into()),
+            Some(GreetingRefused::Unknown) => bail!(
                 "this node is not on its roster yet; if that does not end, an older copy of that \
                  node's data was put back, and `cortex nodes` there says what to do"
             ),

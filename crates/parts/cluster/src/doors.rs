@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use model::NodeId;
-use runtime::members::{BoxedStream, Kind, RouterCall, Serve, Take};
+use runtime::members::{BoxedStream, RouterCall, ServeStream, StreamKind, Take};
 
 /// The door for calls to this node's router; they are refused until the router is there.
 #[derive(Clone, Default)]
@@ -25,18 +25,23 @@ impl RouterDoor {
 
 /// The doors for streams of each kind; they are refused until somebody is there to take them.
 #[derive(Clone, Default)]
-pub struct Doors(Arc<[OnceLock<Serve>; Kind::ALL.len()]>);
+pub struct Doors(Arc<[OnceLock<ServeStream>; StreamKind::ALL.len()]>);
 
 impl Doors {
-    fn door(&self, kind: Kind) -> &OnceLock<Serve> {
+    fn door(&self, kind: StreamKind) -> &OnceLock<ServeStream> {
         &self.0[kind as usize]
     }
 
-    pub fn set(&self, kind: Kind, serve: Serve) {
+    pub fn set(&self, kind: StreamKind, serve: ServeStream) {
         self.door(kind).set(serve).ok();
     }
 
-    pub fn hand_over(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+    pub fn hand_over(
+        &self,
+        kind: StreamKind,
+        peer: NodeId,
+        stream: BoxedStream,
+    ) -> anyhow::Result<()> {
         let serve = self.door(kind).get();
         let serve = serve.context("this node has no agent: it keeps the store alone")?;
         serve(peer, stream);

@@ -46,12 +46,12 @@ pub struct Greeting {
     pub versions: Versions,
     /// The reason why the other side is refused, after which nothing follows; `None` if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refused: Option<Refused>,
+    pub refused: Option<GreetingRefused>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refused {
+pub enum GreetingRefused {
     /// The node was a member once.
     Removed,
     /// The node is not known.
@@ -98,7 +98,7 @@ impl Greeting {
 }
 
 #[derive(Debug)]
-pub enum Frame {
+pub enum LinkFrame {
     Sync(Bytes),
     Liveness(Bytes),
     Published(bus::Message),
@@ -147,39 +147,39 @@ fn end(mut out: Vec<u8>) -> Bytes {
 }
 
 /// Reads the next frame; its bytes come from outside.
-pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Frame> {
+pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<LinkFrame> {
     let mut frame = read_bytes(from, FRAME_BYTES_MAX).await?;
     ensure!(!frame.is_empty(), "it sent an empty frame");
     let payload = frame.split_off(1);
     match frame[0] {
-        SYNC => Ok(Frame::Sync(payload)),
-        LIVENESS if payload.len() <= LIVENESS_BYTES_MAX => Ok(Frame::Liveness(payload)),
+        SYNC => Ok(LinkFrame::Sync(payload)),
+        LIVENESS if payload.len() <= LIVENESS_BYTES_MAX => Ok(LinkFrame::Liveness(payload)),
         PUBLISHED => parse_published(payload),
-        ALIVE if payload.is_empty() => Ok(Frame::Alive),
+        ALIVE if payload.is_empty() => Ok(LinkFrame::Alive),
         kind => bail!("it sent a frame of kind {kind} that is not understood"),
     }
 }
 
-fn parse_published(mut payload: Bytes) -> anyhow::Result<Frame> {
+fn parse_published(mut payload: Bytes) -> anyhow::Result<LinkFrame> {
     ensure!((4..=4 + PUBLISHED_BYTES_MAX).contains(&payload.len()), "it published too much");
     let length = payload.split_to(4);
     let length = u32::from_le_bytes(length[..].try_into()?) as usize;
     ensure!(length <= payload.len(), "it published to a channel whose name ends early");
     let channel = payload.split_to(length);
-    Ok(Frame::Published(bus::Message { channel, payload }))
+    Ok(LinkFrame::Published(bus::Message { channel, payload }))
 }
 
 /// A message and its commits' values, which may be held long after the frame is gone.
 #[derive(Debug)]
-pub struct Taken {
+pub struct OwnedMessage {
     pub message: Message,
     pub values: Vec<Option<Bytes>>,
 }
 
-pub fn decode(payload: &[u8]) -> anyhow::Result<Taken> {
+pub fn decode(payload: &[u8]) -> anyhow::Result<OwnedMessage> {
     let Decoded { message, values } = wire::decode(payload)?;
     let values = values.into_iter().map(|value| value.map(Bytes::copy_from_slice));
-    Ok(Taken { message, values: values.collect() })
+    Ok(OwnedMessage { message, values: values.collect() })
 }
 
 async fn read_bytes(from: &mut (impl AsyncRead + Unpin), max: usize) -> anyhow::Result<Bytes> {
@@ -229,12 +229,14 @@ mod tests {
         bytes.extend_from_slice(&alive());
         let mut from = &bytes[..];
         run(async {
-            let Frame::Sync(payload) = read(&mut from).await.unwrap() else { panic!() };
+            let LinkFrame::Sync(payload) = read(&mut from).await.unwrap() else { panic!() };
             assert_eq!(decode(&payload).unwrap().message, message);
-            let Frame::Published(read_back) = read(&mut from).await.unwrap() else { panic!() };
+            let LinkFrame::Published(read_back) = read(&mut from).await.unwrap() else { panic!() };
             assert_eq!(read_back, published);
-            assert!(matches!(read(&mut from).await.unwrap(), Frame::Liveness(d) if d == "ping"));
-            assert!(matches!(read(&mut from).await.unwrap(), Frame::Alive));
+            assert!(
+                matches!(read(&mut from).await.unwrap(), LinkFrame::Liveness(d) if d == "ping")
+            );
+            assert!(matches!(read(&mut from).await.unwrap(), LinkFrame::Alive));
             assert!(read(&mut from).await.is_err());
         });
         let large = bus::Message { channel: "c".into(), payload: vec![0; 1 << 20].into() };
@@ -258,7 +260,7 @@ mod tests {
             let mut from = &bytes[..];
             run(async {
                 while let Ok(frame) = read(&mut from).await {
-                    if let Frame::Sync(payload) = frame {
+                    if let LinkFrame::Sync(payload) = frame {
                         let _ = decode(&payload);
                     }
                 }

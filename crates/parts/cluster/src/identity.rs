@@ -182,9 +182,9 @@ pub struct Authority {
 /// The BLAKE3 of a node's public key, which tells it from any other that the authority could give
 /// the same name: every member holds the authority, a removed one too, but only this node holds its
 /// key.
-pub type Pin = [u8; 32];
+pub type KeyPin = [u8; 32];
 
-pub fn pin_of(certificate: &CertificateDer<'_>) -> anyhow::Result<Pin> {
+pub fn pin_of(certificate: &CertificateDer<'_>) -> anyhow::Result<KeyPin> {
     let parsed = ParsedCertificate::try_from(certificate)?;
     Ok(*blake3::hash(&parsed.subject_public_key_info()).as_bytes())
 }
@@ -210,7 +210,7 @@ pub fn node_key(dir: &Path) -> anyhow::Result<KeyPair> {
     }
 }
 
-pub fn pin_of_key(key: &KeyPair) -> Pin {
+pub fn pin_of_key(key: &KeyPair) -> KeyPin {
     *blake3::hash(&key.subject_public_key_info()).as_bytes()
 }
 
@@ -300,7 +300,7 @@ impl Authority {
 
 /// Returns what an invitation says of its issuer: the hash of the cluster's authority and that
 /// node's own key.
-pub fn fingerprint(authority: &CertificateDer<'_>, issuer: &Pin) -> [u8; 32] {
+pub fn fingerprint(authority: &CertificateDer<'_>, issuer: &KeyPin) -> [u8; 32] {
     *blake3::Hasher::new().update(authority).update(issuer).finalize().as_bytes()
 }
 

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_to_be_short_is() {
+    fn a_short_invitation_is_short() {
         let (mut book, now) = (InvitationBook::default(), Timestamp(1_000_000));
         let (node, secret) = ("n1".parse().unwrap(), Secret([9; 16]));
         book.issue(now, &secret, Duration::from_secs(2)).unwrap();

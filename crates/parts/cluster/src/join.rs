@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::frame::{GREETING_BYTES_MAX, Versions, read_json, write_json};
-use super::identity::{self, Authority, Membership, Pin, Seed, fingerprint, pin_of};
+use super::identity::{self, Authority, KeyPin, Membership, Seed, fingerprint, pin_of};
 use super::invitation::{Redeemed, Secret, Token};
 use super::net::Net;
 use super::options::PeerOptions;
@@ -41,7 +41,7 @@ const SEEDS_MAX: usize = 16;
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Request {
+struct JoinRequest {
     v: u32,
     secret: String,
     node: NodeId,
@@ -62,7 +62,7 @@ struct Request {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum JoinAnswer {
     Welcome { cluster: String, certificate: String, key: String, listed: u64, seeds: Vec<Seed> },
     Refused { reason: String },
 }
@@ -73,11 +73,11 @@ pub async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
 ) -> anyhow::Result<NodeId> {
     let exchange = async {
-        let request: Request = read_json(&mut stream, GREETING_BYTES_MAX).await?;
+        let request: JoinRequest = read_json(&mut stream, GREETING_BYTES_MAX).await?;
         let node = request.node.clone();
         let (answer, admitted) = match admit(net, request).await {
             Ok(welcome) => (welcome, Ok(node)),
-            Err(error) => (Answer::Refused { reason: format!("{error:#}") }, Err(error)),
+            Err(error) => (JoinAnswer::Refused { reason: format!("{error:#}") }, Err(error)),
         };
         write_json(&mut stream, &answer).await?;
         stream.shutdown().await.ok();
@@ -86,7 +86,7 @@ pub async fn serve(
     timeout(JOIN_MAX, exchange).await.map_err(|_| anyhow!("redeeming took too long"))?
 }
 
-async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
+async fn admit(net: &Net, request: JoinRequest) -> anyhow::Result<JoinAnswer> {
     ensure!(
         request.v == FORMAT,
         "the two nodes run versions of Cortex that differ too much: start the same on both"
@@ -108,7 +108,7 @@ async fn admit(net: &Net, request: Request) -> anyhow::Result<Answer> {
     check_clock(net.now(), request.now_ms)?;
     check_reachable(net, &request.addresses).await?;
     let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
-    let Request { node, addresses, pin, guest, .. } = request;
+    let JoinRequest { node, addresses, pin, guest, .. } = request;
     let pin = pin.map(|pin| from_hex(&pin).context("the new node's key is malformed"));
     let pin = pin.transpose()?;
     let redeemed = net.book().redeem(net.now(), &secret, &node)?;
@@ -160,9 +160,9 @@ async fn enter(
     redeemed: Redeemed,
     node: &NodeId,
     addresses: Vec<String>,
-    pin: Option<Pin>,
-) -> anyhow::Result<Answer> {
-    let (tag, replication) = (NodeTag::from(node), net.side.keeper()?);
+    pin: Option<KeyPin>,
+) -> anyhow::Result<JoinAnswer> {
+    let (tag, replication) = (NodeTag::from(node), net.store_role.keeper()?);
     let known = tag == replication.node() || replication.roster().contains(&tag);
     ensure!(
         redeemed == Redeemed::Again || !known,
@@ -170,7 +170,7 @@ async fn enter(
          remove it first (`cortex store del cluster::nodes::{node}`)"
     );
     ensure!(
-        !net.side.is_joining(),
+        !net.store_role.is_joining(),
         "this node is still joining itself; try again when it has caught up"
     );
     if !known {
@@ -191,15 +191,15 @@ async fn enter_guest(
     redeemed: Redeemed,
     node: &NodeId,
     addresses: Vec<String>,
-    pin: Option<Pin>,
-) -> anyhow::Result<Answer> {
+    pin: Option<KeyPin>,
+) -> anyhow::Result<JoinAnswer> {
     let known = *node == net.node || roster::is_listed(&*net.store, node).await?;
     ensure!(
         redeemed == Redeemed::Again || !known,
         "node {node} is a member already: start it without --join, or remove it first (`cortex \
          nodes remove {node}`)"
     );
-    net.side.keeper()?;
+    net.store_role.keeper()?;
     if !known {
         let entry = TypedKey::Guest(node.clone());
         roster::enter(&*net.store, entry, node, addresses.clone(), pin, net.now()).await?;
@@ -208,7 +208,7 @@ async fn enter_guest(
     welcome(net, node, roster::read(&*net.store).await?, 0)
 }
 
-fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Result<Answer> {
+fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Result<JoinAnswer> {
     // A member without a store could give none to the new node.
     let Roster { addresses, pins, .. } = roster.keepers();
     let found = addresses.into_iter().filter(|(id, addresses)| id != node && !addresses.is_empty());
@@ -220,7 +220,7 @@ fn welcome(net: &Net, node: &NodeId, roster: Roster, listed: u64) -> anyhow::Res
     // The issuer of the invitation is the first to be asked.
     seeds.sort_by_key(|seed| seed.id != net.node);
     seeds.truncate(SEEDS_MAX);
-    Ok(Answer::Welcome {
+    Ok(JoinAnswer::Welcome {
         cluster: to_hex(&net.tls.cluster.0),
         certificate: net.authority.certificate_pem().into(),
         key: net.authority.key_pem(),
@@ -258,10 +258,10 @@ pub async fn redeem(
     })?;
     let (answer, issuer) = answer;
     let (certificate, key, cluster, listed, seeds) = match answer {
-        Answer::Refused { reason } => {
+        JoinAnswer::Refused { reason } => {
             bail!("node {} does not let this one in: {reason}", token.issuer)
         }
-        Answer::Welcome { certificate, key, cluster, listed, seeds } => {
+        JoinAnswer::Welcome { certificate, key, cluster, listed, seeds } => {
             (certificate, key, cluster, listed, seeds)
         }
     };
@@ -291,10 +291,10 @@ pub async fn redeem(
 async fn ask(
     token: &Token,
     node: &NodeId,
-    pin: &Pin,
+    pin: &KeyPin,
     listen: SocketAddr,
     options: &PeerOptions,
-) -> anyhow::Result<(Answer, Pin)> {
+) -> anyhow::Result<(JoinAnswer, KeyPin)> {
     let stream = TcpStream::connect(&token.address)
         .await
         .context("it cannot be reached: does that node run, and does a firewall let it through?")?;
@@ -306,7 +306,7 @@ async fn ask(
          more: one holds for an hour, for one node, and while the node that issued it runs; make a \
          new one there with `cortex nodes invite`",
     )?;
-    let request = Request {
+    let request = JoinRequest {
         v: FORMAT,
         secret: to_hex(&token.secret.0),
         node: node.clone(),

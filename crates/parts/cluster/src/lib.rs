@@ -25,7 +25,7 @@ mod reports;
 mod revocable;
 pub mod roster;
 pub mod routers;
-mod side;
 pub mod status;
+mod store_role;
 mod streams;
 pub mod tls;

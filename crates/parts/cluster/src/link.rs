@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::frame::{self, Frame, GREETING_BYTES_MAX, Greeting, Refused};
+use super::frame::{self, GREETING_BYTES_MAX, Greeting, GreetingRefused, LinkFrame};
 use super::links::{Link, Outgoing};
 use super::liveness::Heard;
 use super::net::Net;
-use store::command::Incoming;
+use store::command::IncomingMessage;
 use store::replication::{LieError, Replication, check_value};
 
 /// The longest time without sending anything.
@@ -32,7 +32,7 @@ const INCOMING_MAX: usize = 16;
 
 /// The reason for the end of a stream.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum LinkEnd {
     #[error("{0:#}")]
     Lied(anyhow::Error),
     #[error("{0:#}")]
@@ -67,8 +67,8 @@ pub async fn greet_back<S: AsyncRead + AsyncWrite + Unpin>(
         own.versions.agree(theirs.versions)?;
         match own.refused {
             None => {}
-            Some(Refused::Removed) => bail!("node {} was removed", theirs.node),
-            Some(Refused::Unknown) => bail!("node {} is not on the roster", theirs.node),
+            Some(GreetingRefused::Removed) => bail!("node {} was removed", theirs.node),
+            Some(GreetingRefused::Unknown) => bail!("node {} is not on the roster", theirs.node),
         }
         Ok(theirs)
     };
@@ -81,7 +81,7 @@ pub async fn run(
     link: Arc<Link>,
     outgoing: Outgoing,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Ended {
+) -> LinkEnd {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let writing = async {
         let ended = write(&link, outgoing, &mut writer).await;
@@ -90,9 +90,9 @@ pub async fn run(
     };
     tokio::select! {
         ended = read(&net, link.peer, &mut reader) => ended,
-        error = writing => Ended::Lost(error),
+        error = writing => LinkEnd::Lost(error),
         () = link.cut.notified() => {
-            Ended::Lost(anyhow!(link.reason().unwrap_or_else(|| "it was cut".into())))
+            LinkEnd::Lost(anyhow!(link.reason().unwrap_or_else(|| "it was cut".into())))
         }
     }
 }
@@ -128,34 +128,34 @@ async fn write(
     }
 }
 
-async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -> Ended {
+async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -> LinkEnd {
     let room = Arc::new(Semaphore::new(INCOMING_MAX));
     loop {
         let frame = match timeout(IDLE_MAX, frame::read(reader)).await {
             Ok(Ok(frame)) => frame,
-            Ok(Err(error)) if error.is::<std::io::Error>() => return Ended::Lost(error),
-            Ok(Err(error)) => return Ended::Lied(error),
+            Ok(Err(error)) if error.is::<std::io::Error>() => return LinkEnd::Lost(error),
+            Ok(Err(error)) => return LinkEnd::Lied(error),
             Err(_) => {
-                return Ended::Lost(anyhow!("nothing was heard for {} s", IDLE_MAX.as_secs()));
+                return LinkEnd::Lost(anyhow!("nothing was heard for {} s", IDLE_MAX.as_secs()));
             }
         };
         match frame {
-            Frame::Alive => {}
+            LinkFrame::Alive => {}
             // Liveness and published messages are accepted only from members.
-            Frame::Liveness(_) | Frame::Published(_) if !net.links.is_member(peer) => {}
-            Frame::Liveness(datagram) => net.liveness.tell(Heard::Datagram(datagram)),
-            Frame::Published(message) => drop(net.bus.deliver(&message)),
-            Frame::Sync(payload) => {
+            LinkFrame::Liveness(_) | LinkFrame::Published(_) if !net.links.is_member(peer) => {}
+            LinkFrame::Liveness(datagram) => net.liveness.tell(Heard::Datagram(datagram)),
+            LinkFrame::Published(message) => drop(net.bus.deliver(&message)),
+            LinkFrame::Sync(payload) => {
                 // The sender has not heard that there is no store here.
-                let Some(replication) = net.side.replication() else { continue };
+                let Some(replication) = net.store_role.replication() else { continue };
                 let Ok(permit) = room.clone().acquire_owned().await else {
-                    return Ended::Lost(anyhow!("it was closed"));
+                    return LinkEnd::Lost(anyhow!("it was closed"));
                 };
                 match incoming(replication, peer, &payload) {
                     Ok(incoming) => {
-                        replication.received(Incoming { room: Some(permit), ..incoming });
+                        replication.received(IncomingMessage { room: Some(permit), ..incoming });
                     }
-                    Err(error) => return Ended::Lied(error),
+                    Err(error) => return LinkEnd::Lied(error),
                 }
             }
         }
@@ -163,8 +163,12 @@ async fn read(net: &Net, peer: NodeTag, reader: &mut (impl AsyncRead + Unpin)) -
 }
 
 /// Decodes a message; its values are taken in only if they are what their commits say.
-fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow::Result<Incoming> {
-    let frame::Taken { mut message, values } = frame::decode(payload)?;
+fn incoming(
+    replication: &Replication,
+    peer: NodeTag,
+    payload: &Bytes,
+) -> anyhow::Result<IncomingMessage> {
+    let frame::OwnedMessage { mut message, values } = frame::decode(payload)?;
     if let Body::Commits { commits, .. } = &mut message.body {
         if commits.len() != values.len() {
             bail!("its values are not as many as its commits");
@@ -174,5 +178,5 @@ fn incoming(replication: &Replication, peer: NodeTag, payload: &Bytes) -> anyhow
             replication.locate(&mut carried.commit);
         }
     }
-    Ok(Incoming { from: peer, message, values, room: None })
+    Ok(IncomingMessage { from: peer, message, values, room: None })
 }

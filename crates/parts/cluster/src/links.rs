@@ -9,7 +9,7 @@ use bytes::Bytes;
 use store_core::NodeTag;
 use tokio::sync::{Notify, mpsc};
 
-use super::side::Side;
+use super::store_role::StoreRole;
 use runtime::lock::locked;
 
 /// The number of frames that wait for one peer.
@@ -65,7 +65,7 @@ impl Link {
 }
 
 #[derive(Default)]
-struct Table {
+struct LinkTable {
     links: BTreeMap<NodeTag, Arc<Link>>,
     members: BTreeSet<NodeTag>,
     /// The members that keep no store, to which the store does not talk.
@@ -78,15 +78,15 @@ struct Table {
 
 pub struct Links {
     node: NodeTag,
-    table: Mutex<Table>,
-    side: Side,
+    table: Mutex<LinkTable>,
+    store_role: StoreRole,
     /// The signal that a peer was linked or lost.
     pub changed: Notify,
 }
 
 impl Links {
-    pub fn new(node: NodeTag, side: Side) -> Links {
-        Links { node, table: Mutex::default(), side, changed: Notify::new() }
+    pub fn new(node: NodeTag, store_role: StoreRole) -> Links {
+        Links { node, table: Mutex::default(), store_role, changed: Notify::new() }
     }
 
     /// Takes a stream into the table. It may replace one that is there already, but both sides must
@@ -117,7 +117,7 @@ impl Links {
         });
         if let Some(held) = table.links.insert(peer, link.clone()) {
             held.cut("a newer stream took its place");
-            self.side.lost(peer);
+            self.store_role.lost(peer);
         }
         table.silent.remove(&peer);
         self.tell(&mut table);
@@ -131,7 +131,7 @@ impl Links {
         if present {
             table.links.remove(&link.peer);
             table.silent.remove(&link.peer);
-            self.side.lost(link.peer);
+            self.store_role.lost(link.peer);
             self.tell(&mut table);
         }
         present
@@ -172,13 +172,13 @@ impl Links {
 
     /// Tells the store who is reachable, under the table's lock, so that it hears of changes in
     /// their order.
-    fn tell(&self, table: &mut Table) {
+    fn tell(&self, table: &mut LinkTable) {
         let linked = table.links.keys().copied();
         let speaks = |peer: &NodeTag| !table.silent.contains(peer) && !table.guests.contains(peer);
         let reachable: BTreeSet<NodeTag> = linked.filter(speaks).collect();
         if reachable != table.told {
             table.told = reachable.clone();
-            self.side.reachable(reachable);
+            self.store_role.reachable(reachable);
         }
         self.changed.notify_waiters();
         self.changed.notify_one();
@@ -202,7 +202,7 @@ impl Links {
         match link {
             Some(link) if link.put(frame, QUEUE_BYTES_MAX) => {}
             Some(link) => link.cut("it does not take in what is sent to it"),
-            None => self.side.lost(peer),
+            None => self.store_role.lost(peer),
         }
     }
 

@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
-use super::frame::{Greeting, Refused};
+use super::frame::{Greeting, GreetingRefused};
 use super::net::Net;
 use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn};
 use super::{join, link, roster};
 use os::shared_port::Listeners;
-use runtime::members::Kind;
+use runtime::members::StreamKind;
 
 /// The number of callers whose handshake is under way; the rest wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
@@ -99,7 +99,7 @@ enum Wants {
     Bulk,
     Router,
     Store,
-    Stream(Kind),
+    Stream(StreamKind),
 }
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
@@ -124,7 +124,7 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         Some(ALPN_BULK) => Wants::Bulk,
         Some(ALPN_ROUTER) => Wants::Router,
         Some(ALPN_STORE) => Wants::Store,
-        other => match Kind::ALL.into_iter().find(|kind| Some(stream_alpn(*kind)) == other) {
+        other => match StreamKind::ALL.into_iter().find(|kind| Some(stream_alpn(*kind)) == other) {
             Some(kind) => Wants::Stream(kind),
             None => bail!("it does not say what it wants to speak"),
         },
@@ -142,16 +142,22 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
 
 /// Returns why a caller is refused, if it is. Members are accepted, and for the store's own link
 /// also a node that may be a member of which this node has not heard yet.
-async fn refusal(net: &Net, node: &NodeId, wants: Wants) -> anyhow::Result<Option<Refused>> {
+async fn refusal(
+    net: &Net,
+    node: &NodeId,
+    wants: Wants,
+) -> anyhow::Result<Option<GreetingRefused>> {
     if net.links.is_member(NodeTag::from(node)) {
         return Ok(None);
     }
     // This node's own view of the roster is old while it joins itself.
-    let known = !net.side.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
+    let known = !net.store_role.is_joining() && roster::was_ever_entered(&*net.store, node).await?;
     Ok(match wants {
-        _ if known => Some(Refused::Removed),
+        _ if known => Some(GreetingRefused::Removed),
         Wants::Link => None,
-        Wants::Bulk | Wants::Router | Wants::Store | Wants::Stream(_) => Some(Refused::Unknown),
+        Wants::Bulk | Wants::Router | Wants::Store | Wants::Stream(_) => {
+            Some(GreetingRefused::Unknown)
+        }
     })
 }
 

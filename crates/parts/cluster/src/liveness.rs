@@ -114,10 +114,10 @@ fn config() -> Config {
     }
 }
 
-type Members = Foca<Life, PostcardCodec, SmallRng, foca::NoCustomBroadcast>;
+type FocaMembers = Foca<Life, PostcardCodec, SmallRng, foca::NoCustomBroadcast>;
 
 struct Watchman {
-    foca: Members,
+    foca: FocaMembers,
     runtime: AccumulatingRuntime<Life>,
     links: Arc<Links>,
     /// The members that were there and no longer answer.

@@ -21,23 +21,23 @@ use tokio_rustls::server::TlsStream;
 
 use super::doors::{Doors, RouterDoor};
 use super::frame::Versions;
-use super::identity::{Authority, Membership, Pin, Seed};
+use super::identity::{Authority, KeyPin, Membership, Seed};
 use super::invitation::InvitationBook;
-use super::link::{self, Ended};
+use super::link::{self, LinkEnd};
 use super::links::Links;
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
 use super::reports::Reports;
 use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
-use super::side::Side;
+use super::store_role::StoreRole;
 use super::tls::{ALPN_BULK, ClusterTls, stream_alpn};
 use super::{dial, frame};
 use crate::remote;
-use crate::remote::Guest;
+use crate::remote::GuestHandle;
 use runtime::driver::Clock;
 use runtime::lock::locked;
-use runtime::members::{BoxedStream, Kind, RouterCall};
+use runtime::members::{BoxedStream, RouterCall, StreamKind};
 use runtime::task;
 use store::SharedStore;
 use store::bulk::BulkPeers;
@@ -59,7 +59,7 @@ pub struct Parts {
     pub versions: Versions,
     pub clock: Clock,
     pub store: SharedStore,
-    pub side: Side,
+    pub store_role: StoreRole,
     pub bus: Arc<Bus>,
     pub authority: Authority,
     /// This node's own key.
@@ -82,7 +82,7 @@ pub struct Net {
     pub node: NodeId,
     pub versions: Versions,
     pub store: SharedStore,
-    pub side: Side,
+    pub store_role: StoreRole,
     pub bus: Arc<Bus>,
     pub authority: Authority,
     pub tls: ClusterTls,
@@ -112,27 +112,27 @@ pub struct Net {
 
 impl Net {
     pub async fn start(parts: Parts) -> anyhow::Result<Arc<Net>> {
-        let Parts { node, clock, store, side, bus, authority, .. } = parts;
+        let Parts { node, clock, store, store_role, bus, authority, .. } = parts;
         let membership = parts.membership;
         let tls = ClusterTls::new(&authority, membership.id(), &node, &parts.key)?;
-        let links = Arc::new(Links::new(NodeTag::from(&node), side.clone()));
-        let outbox = side.replication().map(|replication| {
+        let links = Arc::new(Links::new(NodeTag::from(&node), store_role.clone()));
+        let outbox = store_role.replication().map(|replication| {
             let outbox = Outbox::start(replication.clone(), links.clone())?;
             replication.connect(outbox.clone());
             io::Result::Ok(outbox)
         });
         let outbox = outbox.transpose()?;
         let (liveness, heard) = Liveness::new();
-        let roster = match side {
-            Side::Keeper(_) => roster::read(&*store).await?,
+        let roster = match store_role {
+            StoreRole::Keeper(_) => roster::read(&*store).await?,
             // A guest finds out meanwhile whom to ask.
-            Side::Guest(_) => Roster::default(),
+            StoreRole::Guest(_) => Roster::default(),
         };
         let net = Arc::new(Net {
             node: node.clone(),
             versions: parts.versions,
             store,
-            side,
+            store_role,
             bus,
             authority,
             tls,
@@ -158,7 +158,7 @@ impl Net {
             closing: watch::channel(false).0,
         });
         net.set_roster(roster);
-        net.side.fetch_from(net.clone())?;
+        net.store_role.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
         let (alive, down) = (parts.alive, parts.down);
         net.clone().spawn(liveness::run(node, parts.life, links, alive, heard, down));
@@ -202,7 +202,7 @@ impl Net {
     /// answer.
     pub fn addresses(&self) -> Addresses {
         let mut addresses = locked(&self.roster).addresses.clone();
-        if self.side.is_joining() {
+        if self.store_role.is_joining() {
             for Seed { id, addresses: at, .. } in &self.seeds {
                 addresses.entry(id.clone()).or_insert_with(|| at.clone());
             }
@@ -211,10 +211,10 @@ impl Net {
     }
 
     /// Returns the pin that a node has to show, if it is known.
-    pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
+    pub fn pin_of(&self, node: &NodeId) -> Option<KeyPin> {
         let seed = || self.seeds.iter().find(|seed| seed.id == *node)?.pin.as_deref();
         // A pin that came with the invitation is newer than one known from an earlier stay.
-        let joining = self.side.is_joining();
+        let joining = self.store_role.is_joining();
         let told = joining.then(seed).flatten().and_then(from_hex);
         told.or_else(|| locked(&self.roster).pins.get(node).copied())
     }
@@ -222,7 +222,7 @@ impl Net {
     pub fn set_roster(self: &Arc<Self>, roster: Roster) {
         let addresses = &roster.addresses;
         let mut members: BTreeSet<NodeTag> = addresses.keys().map(NodeTag::from).collect();
-        if self.side.is_joining() {
+        if self.store_role.is_joining() {
             members.extend(self.seeds.iter().map(|seed| NodeTag::from(&seed.id)));
         }
         let guests = roster.guests.iter().map(NodeTag::from).collect();
@@ -254,7 +254,7 @@ impl Net {
     /// Marks this node as removed, since a member says so. Ignored while this node joins or is
     /// linked: that member may not have heard of the last invitation.
     pub fn was_refused(&self, by: NodeTag) {
-        if !self.side.is_joining() && !self.links.is_any_linked() {
+        if !self.store_role.is_joining() && !self.links.is_any_linked() {
             tracing::warn!(?by, "peer.this_node_was_removed");
             self.removed.send_replace(true);
         }
@@ -273,7 +273,7 @@ impl Net {
 
     /// Keeps this node's own entry right, but never restores it once it was removed.
     pub async fn enter_self(&self) -> anyhow::Result<()> {
-        if self.side.is_joining() {
+        if self.store_role.is_joining() {
             return Ok(());
         }
         let _one_at_a_time = self.entering.lock().await;
@@ -287,7 +287,7 @@ impl Net {
         match entered {
             Some(entered) if entered == own && pinned == pin => return Ok(()),
             Some(_) => roster::tell_address(&*self.store, &self.node, own.clone(), pin).await?,
-            None if self.side.guest().is_some() => return Ok(()),
+            None if self.store_role.guest().is_some() => return Ok(()),
             None if roster::was_ever_entered(&*self.store, &self.node).await? => return Ok(()),
             None => {
                 let entry = TypedKey::Member(self.node.clone());
@@ -312,15 +312,15 @@ impl Net {
             self.removed.send_if_modified(std::mem::take);
         }
         self.liveness.tell(Heard::Linked(peer));
-        self.side.desk().look_again();
+        self.store_role.fetch_board().look_again();
         let ended = link::run(self.clone(), link.clone(), outgoing, stream).await;
         let present = self.links.remove(&link);
         match ended {
-            Ended::Lied(error) => self.shun(peer, format!("{error:#}")),
-            Ended::Lost(error) if present => {
+            LinkEnd::Lied(error) => self.shun(peer, format!("{error:#}")),
+            LinkEnd::Lost(error) if present => {
                 tracing::warn!(?peer, reason = format!("{error:#}"), "peer.lost");
             }
-            Ended::Lost(_) => {}
+            LinkEnd::Lost(_) => {}
         }
     }
 
@@ -351,12 +351,17 @@ impl Net {
     }
 
     /// Takes a stream on which a part of a peer speaks with its counterpart here.
-    pub fn take_stream(&self, kind: Kind, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
+    pub fn take_stream(
+        &self,
+        kind: StreamKind,
+        peer: NodeId,
+        stream: BoxedStream,
+    ) -> anyhow::Result<()> {
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.doors.hand_over(kind, peer, stream)
     }
 
-    pub async fn open(&self, peer: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream> {
+    pub async fn open(&self, peer: &NodeId, kind: StreamKind) -> anyhow::Result<BoxedStream> {
         let (addresses, config) = (self.addresses(), self.tls.stream_client(kind));
         let stream = dial::connect(self, peer, &addresses, config, stream_alpn(kind)).await?;
         Ok(Box::new(Revocable::new(stream, self.removed(peer))))
@@ -364,7 +369,7 @@ impl Net {
 
     /// Takes a stream on which a node without a store uses this one's.
     pub fn take_store(self: &Arc<Self>, peer: NodeId, stream: BoxedStream) -> anyhow::Result<()> {
-        ensure!(self.side.replication().is_some(), "this node keeps no store either");
+        ensure!(self.store_role.replication().is_some(), "this node keeps no store either");
         let Ok(permit) = self.store_streams.clone().try_acquire_owned() else {
             bail!("too many nodes use the store of this one already");
         };
@@ -386,10 +391,10 @@ impl Net {
             tracing::warn!(%peer, "peer.bulk_refused: too many streams of large values");
             return;
         };
-        let desk = self.side.desk();
+        let fetch_board = self.store_role.fetch_board();
         let stream = Box::new(Revocable::new(stream, self.removed(&peer)));
         self.clone().spawn(async move {
-            let served = desk.serve(stream).await;
+            let served = fetch_board.serve(stream).await;
             drop(permit);
             if let Err(error) = served {
                 tracing::debug!(%peer, %error, "peer.bulk_ended");
@@ -437,8 +442,8 @@ impl Neighbours for Neighbourhood {
     }
 
     async fn meet(&self) -> usize {
-        let Some(replication) = self.0.side.replication() else {
-            return usize::from(self.0.side.guest().and_then(Guest::in_use).is_some());
+        let Some(replication) = self.0.store_role.replication() else {
+            return usize::from(self.0.store_role.guest().and_then(GuestHandle::in_use).is_some());
         };
         match replication.sync().await {
             Ok(()) => self.0.reachable().len(),
@@ -448,7 +453,7 @@ impl Neighbours for Neighbourhood {
 
     async fn holding(&self, wanted: usize, limit: Duration) -> usize {
         // Writes of a guest are held by the node that acknowledged them.
-        let Some(replication) = self.0.side.replication() else { return 1 };
+        let Some(replication) = self.0.store_role.replication() else { return 1 };
         let (stamp, until) = (replication.durable(), Instant::now() + limit);
         loop {
             let holding = replication.replicas_with(stamp);

@@ -17,9 +17,9 @@ use super::identity::{Authority, Membership};
 use super::invitation::{Secret, Token};
 use super::net::{Net, Parts};
 use super::prepare::Prepared;
-use super::remote::Guest;
-use super::side::Side;
+use super::remote::GuestHandle;
 use super::status::ClusterStatus;
+use super::store_role::StoreRole;
 use super::{apart, identity, listen, liveness, roster, status};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
@@ -33,7 +33,7 @@ pub struct Peers {
     pub(super) node: NodeId,
     pub(super) clock: Clock,
     pub(super) store: SharedStore,
-    pub(super) side: Side,
+    pub(super) store_role: StoreRole,
     pub(super) bus: Arc<Bus>,
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
@@ -63,17 +63,17 @@ impl Peers {
         node: NodeId,
         clock: Clock,
         store: SharedStore,
-        guest: Option<Guest>,
+        guest: Option<GuestHandle>,
         bus: Arc<Bus>,
     ) -> anyhow::Result<Option<Arc<Peers>>> {
-        let side = match (store.replication(), guest) {
-            (Some(replication), _) => Side::Keeper(replication),
-            (None, Some(guest)) => Side::Guest(guest),
+        let store_role = match (store.replication(), guest) {
+            (Some(replication), _) => StoreRole::Keeper(replication),
+            (None, Some(guest)) => StoreRole::Guest(guest),
             (None, None) => return Ok(None),
         };
         let mut membership = Membership::load_or_found(&layout.cluster())?;
         if membership.joining {
-            side.keeper()?.join(membership.id(), Stamp(membership.listed)).await?;
+            store_role.keeper()?.join(membership.id(), Stamp(membership.listed)).await?;
             membership.joining = false;
             membership.save(&layout.cluster())?;
         }
@@ -82,7 +82,7 @@ impl Peers {
             node,
             clock,
             store,
-            side,
+            store_role,
             bus,
             listen: prepared.listen,
             advertise: prepared.advertise,
@@ -197,7 +197,7 @@ impl Peers {
             versions: self.versions,
             clock: self.clock,
             store: self.store.clone(),
-            side: self.side.clone(),
+            store_role: self.store_role.clone(),
             bus: self.bus.clone(),
             authority,
             key,
@@ -230,9 +230,9 @@ impl Peers {
         address: Option<String>,
         age_max: Duration,
     ) -> anyhow::Result<Token> {
-        self.side.keeper()?;
+        self.store_role.keeper()?;
         ensure!(
-            !self.side.is_joining(),
+            !self.store_role.is_joining(),
             "this node is still joining itself; try again when it has caught up"
         );
         let net = self.activate().await?;
@@ -255,7 +255,7 @@ impl Peers {
 
     pub async fn status(&self) -> anyhow::Result<ClusterStatus> {
         let addresses = roster::read(&*self.store).await?.addresses;
-        let mut status = status::read(&self.side, &self.node, self.net.get(), &addresses);
+        let mut status = status::read(&self.store_role, &self.node, self.net.get(), &addresses);
         if *self.removed.borrow() {
             status.state = "removed".into();
         }
@@ -265,17 +265,17 @@ impl Peers {
     /// Returns the node whose store this one uses; `None` if it keeps one itself, or can reach no
     /// node that does.
     pub fn store_in_use(&self) -> Option<NodeId> {
-        self.side.guest()?.in_use()
+        self.store_role.guest()?.in_use()
     }
 
     /// Synchronises with a peer now.
     pub async fn sync(&self) -> anyhow::Result<()> {
-        self.side.keeper()?.sync().await.context("the store")
+        self.store_role.keeper()?.sync().await.context("the store")
     }
 
     /// Trusts this machine's clock, after somebody has looked at it and it is right.
     pub async fn trust_clock(&self) -> anyhow::Result<()> {
-        self.side.keeper()?.trust_clock().await.context("the store")
+        self.store_role.keeper()?.trust_clock().await.context("the store")
     }
 }
 

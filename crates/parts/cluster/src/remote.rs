@@ -26,12 +26,12 @@ use store_core::sync::message::ClusterId;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use self::calls::Calls;
-use self::choice::{Choice, Event};
+use self::calls::KeeperCalls;
+use self::choice::{Event, KeeperChoice};
 use self::hub::Hub;
 use self::keepers::Keepers;
 use self::ledger::Ledger;
-use self::wire::{At, Part, Request, Shape};
+use self::wire::{AnswerPart, At, StoreRequest, WireValue};
 use crate::apart;
 use crate::identity::{Authority, Membership, node_key, random};
 use crate::roster;
@@ -41,9 +41,9 @@ use os::lockfile::FileLock;
 use runtime::driver::{Clock, drive};
 use runtime::supervise::supervise;
 use runtime::task;
-use store::bulk::desk::Desk;
-use store::bulk::schedule::Wants;
-use store::bulk::{Claim, ValueName};
+use store::bulk::fetch_board::FetchBoard;
+use store::bulk::schedule::MissingValues;
+use store::bulk::{StatedHash, ValueName};
 use store::options;
 use store::options::{OpenError, Options};
 use store::values::ValueFiles;
@@ -59,15 +59,15 @@ const COLLECT_INTERVAL: Duration = Duration::from_secs(600);
 /// The pause before a roster that could not be read is read again.
 const ROSTER_PAUSE: Duration = Duration::from_secs(1);
 
-/// The guest side's handle for the transport of a node that keeps no store.
+/// The transport's handle on the store of a node that keeps none.
 #[derive(Clone)]
-pub struct Guest {
+pub struct GuestHandle {
     pub cluster: ClusterId,
-    pub large: Arc<Desk>,
+    pub large: Arc<FetchBoard>,
     ledger: Arc<Ledger>,
 }
 
-impl Guest {
+impl GuestHandle {
     /// Returns the node whose store is used now.
     pub fn in_use(&self) -> Option<NodeId> {
         self.ledger.in_use()
@@ -76,11 +76,11 @@ impl Guest {
     /// Returns the members that are alive and exchange nothing with the store in use, as its node
     /// says; `None` if it does not answer.
     pub async fn apart(&self) -> Option<BTreeSet<NodeId>> {
-        let what = Request::Lookup { key: apart::note() };
+        let what = StoreRequest::Lookup { key: apart::note() };
         let answer = self.ledger.ask(what, Bytes::new()).ok()?.await.ok()?.ok()?;
         let mut said = BTreeSet::new();
         for (part, bytes) in answer {
-            let Part::Entries(entries) = part else { return None };
+            let AnswerPart::Entries(entries) = part else { return None };
             if !entries.is_empty() {
                 said.extend(apart::of_note(&bytes));
             }
@@ -92,7 +92,7 @@ impl Guest {
 /// The wants of a store that keeps nothing: nothing is missing, and what is read is fetched.
 pub struct Nothing;
 
-impl Wants for Nothing {
+impl MissingValues for Nothing {
     fn missing(&self, _max: usize, _skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
         Vec::new()
     }
@@ -101,7 +101,7 @@ impl Wants for Nothing {
         false
     }
 
-    fn claims(&self, _value: &ValueName) -> Vec<Claim> {
+    fn claims(&self, _value: &ValueName) -> Vec<StatedHash> {
         Vec::new()
     }
 
@@ -117,7 +117,7 @@ pub struct Shared {
     ledger: Arc<Ledger>,
     hub: Hub,
     values: Arc<ValueFiles>,
-    large: Arc<Desk>,
+    large: Arc<FetchBoard>,
     /// Whether there is a feed of changes, and its cursor at the node in use.
     fed: Mutex<(bool, Option<At>)>,
     closing: watch::Sender<bool>,
@@ -131,7 +131,7 @@ pub async fn open(
     node: NodeId,
     clock: Clock,
     options: Options,
-) -> Result<(SharedStore, Guest), OpenError> {
+) -> Result<(SharedStore, GuestHandle), OpenError> {
     let layout = layout.clone();
     let made = runtime::task::spawn_blocking(move || prepare(&layout, node, clock, options)).await;
     let shared = made.unwrap_or_else(|_| Err(OpenError::Interrupted))?;
@@ -140,7 +140,7 @@ pub async fn open(
     shared.spawn(async move { keeping.collect().await });
     shared.spawn(shared.tls.credential.clone().keep());
     let (large, ledger) = (shared.large.clone(), shared.ledger.clone());
-    let guest = Guest { cluster: shared.cluster, large, ledger };
+    let guest = GuestHandle { cluster: shared.cluster, large, ledger };
     Ok((shared, guest))
 }
 
@@ -174,7 +174,7 @@ fn prepare(
         tls,
         keepers,
         hub: Hub::new(incarnation),
-        large: Desk::new(values.clone()),
+        large: FetchBoard::new(values.clone()),
         values,
         fed: Mutex::default(),
         closing: watch::channel(false).0,
@@ -197,8 +197,8 @@ impl Shared {
 
     async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-        let mut machine = Choice::new(self.node.clone());
-        let mut calls = Calls::new(self.clone(), events.clone());
+        let mut machine = KeeperChoice::new(self.node.clone());
+        let mut calls = KeeperCalls::new(self.clone(), events.clone());
         events.send(Event::Known(self.keepers.ids())).await?;
         tokio::select! {
             ended = drive(&mut machine, &mut calls, &mut inbox, self.clock) => ended,
@@ -275,17 +275,17 @@ impl Shared {
     }
 
     /// Decodes a value; `bytes` begins with it, if it was sent along.
-    fn value(&self, shape: Shape, bytes: &mut Bytes) -> anyhow::Result<Value> {
+    fn value(&self, shape: WireValue, bytes: &mut Bytes) -> anyhow::Result<Value> {
         match shape {
-            Shape::Inline(length) => {
+            WireValue::Inline(length) => {
                 ensure!(length <= bytes.len(), "a value is longer than what came of it");
                 Ok(Value::Inline(bytes.split_to(length)))
             }
-            Shape::Large { hash, size } => {
+            WireValue::Large { hash, size } => {
                 let held = self.values.holds(&ValueName { hash: hash.0, size });
                 Ok(match held {
                     Ok(true) => Value::File { hash, size, path: self.values.path(&hash.0) },
-                    _ => Value::Away { hash, size, desk: self.large.clone() },
+                    _ => Value::Away { hash, size, fetch_board: self.large.clone() },
                 })
             }
         }

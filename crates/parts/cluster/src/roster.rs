@@ -10,7 +10,7 @@ use model::node::{Member, NodeAddress};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{Key, NodeId, Prefix, Timestamp, TypedKey};
 
-use super::identity::Pin;
+use super::identity::KeyPin;
 use store::{Store, StoreError, Watch, WatchEvent, readable};
 
 /// The number of addresses of one member; more are not tried.
@@ -22,7 +22,7 @@ pub type Addresses = BTreeMap<NodeId, Vec<String>>;
 pub struct Roster {
     pub addresses: Addresses,
     /// The pins of members that have said which key they show.
-    pub pins: BTreeMap<NodeId, Pin>,
+    pub pins: BTreeMap<NodeId, KeyPin>,
     /// The members without a store.
     pub guests: BTreeSet<NodeId>,
 }
@@ -116,7 +116,7 @@ pub async fn enter(
     key: TypedKey,
     node: &NodeId,
     addresses: Vec<String>,
-    pin: Option<Pin>,
+    pin: Option<KeyPin>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
     let member = Member {
@@ -136,7 +136,7 @@ pub async fn tell_address(
     store: &dyn Store,
     node: &NodeId,
     addresses: Vec<String>,
-    pin: Option<Pin>,
+    pin: Option<KeyPin>,
 ) -> anyhow::Result<()> {
     let pin = pin.map(|pin| to_hex(&pin));
     let address = NodeAddress { v: RECORD_VERSION, addresses, pin, unknown: Unknown::new() };

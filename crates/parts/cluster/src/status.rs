@@ -7,7 +7,7 @@ use store_core::NodeTag;
 
 use super::net::Net;
 use super::roster::Addresses;
-use super::side::Side;
+use super::store_role::StoreRole;
 use store::replication::PeerState;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,13 +42,13 @@ pub struct PeerRow {
 }
 
 pub fn read(
-    side: &Side,
+    store_role: &StoreRole,
     node: &NodeId,
     net: Option<&std::sync::Arc<Net>>,
     addresses: &Addresses,
 ) -> ClusterStatus {
-    let Some(replication) = side.replication() else {
-        return without_store(side, node, net, addresses);
+    let Some(replication) = store_role.replication() else {
+        return without_store(store_role, node, net, addresses);
     };
     let state = replication.state();
     let now = replication.now();
@@ -77,12 +77,12 @@ pub fn read(
 /// Returns the members and whether this node is linked to them; what they hold of the store is
 /// unknown here.
 fn without_store(
-    side: &Side,
+    store_role: &StoreRole,
     node: &NodeId,
     net: Option<&std::sync::Arc<Net>>,
     addresses: &Addresses,
 ) -> ClusterStatus {
-    let used = side.guest().and_then(|guest| guest.in_use());
+    let used = store_role.guest().and_then(|guest| guest.in_use());
     let others = addresses.iter().filter(|(other, _)| *other != node);
     let row = |(other, at): (&NodeId, &Vec<String>)| PeerRow {
         node: other.to_string(),
@@ -97,7 +97,7 @@ fn without_store(
         note: (used.as_ref() == Some(other)).then(|| "its store is used".to_string()),
     };
     ClusterStatus {
-        cluster: side.guest().map(|guest| to_hex(&guest.cluster.0)).unwrap_or_default(),
+        cluster: store_role.guest().map(|guest| to_hex(&guest.cluster.0)).unwrap_or_default(),
         node: node.to_string(),
         head: String::new(),
         commits: 0,

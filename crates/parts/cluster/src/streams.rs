@@ -9,7 +9,7 @@ use model::NodeId;
 use tokio::sync::watch;
 
 use super::peers::Peers;
-use runtime::members::{BoxedStream, Kind, Members, Serve};
+use runtime::members::{BoxedStream, Members, ServeStream, StreamKind};
 
 #[async_trait]
 impl Members for Peers {
@@ -26,14 +26,14 @@ impl Members for Peers {
     }
 
     fn is_joining(&self) -> bool {
-        self.side.is_joining()
+        self.store_role.is_joining()
     }
 
-    fn serve(&self, kind: Kind, serve: Serve) {
+    fn serve(&self, kind: StreamKind, serve: ServeStream) {
         self.doors.set(kind, serve);
     }
 
-    async fn open(&self, node: &NodeId, kind: Kind) -> anyhow::Result<BoxedStream> {
+    async fn open(&self, node: &NodeId, kind: StreamKind) -> anyhow::Result<BoxedStream> {
         let net = self.net.get().context("this node does not speak to others yet")?;
         net.open(node, kind).await
     }

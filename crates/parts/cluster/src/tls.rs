@@ -21,8 +21,8 @@ use tokio_rustls::rustls::{
 };
 
 use super::credential::Credential;
-use super::identity::{Authority, Pin, fingerprint, name_of, pin_of, pin_of_key};
-use runtime::members::Kind;
+use super::identity::{Authority, KeyPin, fingerprint, name_of, pin_of, pin_of_key};
+use runtime::members::StreamKind;
 
 /// The protocol of replication, liveness and messages.
 pub const ALPN_NODE: &[u8] = b"cortex-node/1";
@@ -36,11 +36,11 @@ pub const ALPN_STORE: &[u8] = b"cortex-store/1";
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 
 /// Returns the name of a kind of stream in the handshake.
-pub fn stream_alpn(kind: Kind) -> &'static [u8] {
+pub fn stream_alpn(kind: StreamKind) -> &'static [u8] {
     match kind {
-        Kind::Files => b"cortex-files/1",
-        Kind::Probe => b"cortex-probe/1",
-        Kind::Call => b"cortex-call/1",
+        StreamKind::Files => b"cortex-files/1",
+        StreamKind::Probe => b"cortex-probe/1",
+        StreamKind::Call => b"cortex-call/1",
     }
 }
 
@@ -48,13 +48,13 @@ pub fn stream_alpn(kind: Kind) -> &'static [u8] {
 pub struct ClusterTls {
     pub cluster: ClusterId,
     /// This node's own pin.
-    pub pin: Pin,
+    pub pin: KeyPin,
     pub credential: Arc<Credential>,
     node_client: Arc<ClientConfig>,
     bulk_client: Arc<ClientConfig>,
     router_client: Arc<ClientConfig>,
     store_client: Arc<ClientConfig>,
-    stream_clients: [Arc<ClientConfig>; Kind::ALL.len()],
+    stream_clients: [Arc<ClientConfig>; StreamKind::ALL.len()],
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
 }
@@ -99,7 +99,7 @@ impl ClusterTls {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(credential.clone());
         let spoken = [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_STORE];
-        let all = spoken.into_iter().chain(Kind::ALL.map(stream_alpn));
+        let all = spoken.into_iter().chain(StreamKind::ALL.map(stream_alpn));
         member_server.alpn_protocols = all.map(<[u8]>::to_vec).collect();
         let mut join_server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -115,9 +115,9 @@ impl ClusterTls {
             router_client: client(ALPN_ROUTER)?,
             store_client: client(ALPN_STORE)?,
             stream_clients: [
-                client(stream_alpn(Kind::Files))?,
-                client(stream_alpn(Kind::Probe))?,
-                client(stream_alpn(Kind::Call))?,
+                client(stream_alpn(StreamKind::Files))?,
+                client(stream_alpn(StreamKind::Probe))?,
+                client(stream_alpn(StreamKind::Call))?,
             ],
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),
@@ -136,7 +136,7 @@ impl ClusterTls {
         self.router_client.clone()
     }
 
-    pub fn stream_client(&self, kind: Kind) -> Arc<ClientConfig> {
+    pub fn stream_client(&self, kind: StreamKind) -> Arc<ClientConfig> {
         self.stream_clients[kind as usize].clone()
     }
 
@@ -154,7 +154,7 @@ impl ClusterTls {
         &self,
         chain: Option<&[CertificateDer<'_>]>,
         node: &NodeId,
-        pinned: Option<Pin>,
+        pinned: Option<KeyPin>,
     ) -> anyhow::Result<()> {
         let first = chain.and_then(|chain| chain.first()).context("it showed no certificate")?;
         let parsed = ParsedCertificate::try_from(first)?;

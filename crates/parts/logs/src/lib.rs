@@ -31,7 +31,7 @@ const ITEMS_WAITING_MAX: usize = 256;
 const PLATFORM: &str = "cortex";
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct LogSelection {
     pub lines: usize,
     #[serde(default)]
     pub follow: bool,
@@ -52,7 +52,7 @@ pub enum Item {
 }
 
 /// Reads the last lines of the files in `directory`, and what follows if that is wanted.
-pub fn read(directory: PathBuf, wanted: Wanted) -> mpsc::Receiver<Item> {
+pub fn read(directory: PathBuf, wanted: LogSelection) -> mpsc::Receiver<Item> {
     let (sender, receiver) = mpsc::channel(ITEMS_WAITING_MAX);
     runtime::task::spawn(async move { send(directory, wanted, sender).await.ok() });
     receiver
@@ -103,7 +103,11 @@ pub fn is_in_steps(phase: RolloutPhase) -> bool {
 
 type Gone = mpsc::error::SendError<Item>;
 
-async fn send(directory: PathBuf, wanted: Wanted, sender: mpsc::Sender<Item>) -> Result<(), Gone> {
+async fn send(
+    directory: PathBuf,
+    wanted: LogSelection,
+    sender: mpsc::Sender<Item>,
+) -> Result<(), Gone> {
     // Followers take their places first and the last lines are read up to there: nothing falls
     // between, and nothing is shown twice.
     let mut followers = BTreeMap::new();
@@ -199,7 +203,7 @@ fn matches(source: &str, filter: Option<&str>) -> bool {
 }
 
 /// Returns the last `wanted` lines of all files together.
-fn tail(directory: &Path, wanted: &Wanted, positions: &Positions) -> Vec<LogLine> {
+fn tail(directory: &Path, wanted: &LogSelection, positions: &Positions) -> Vec<LogLine> {
     let mut all = Vec::new();
     let count = wanted.lines.min(LINES_MAX);
     for (path, source) in log_files(directory, wanted.process.as_deref()) {
@@ -270,7 +274,7 @@ mod tests {
     fn check(filter: Option<&str>, wanted: usize, expected: &[&str]) {
         let directory = directory();
         let process = filter.map(str::to_string);
-        let asked = Wanted { lines: wanted, process, ..Wanted::default() };
+        let asked = LogSelection { lines: wanted, process, ..LogSelection::default() };
         let lines = tail(directory.path(), &asked, &Positions::new());
         let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
         assert_eq!(texts, expected, "{filter:?}");
@@ -293,7 +297,7 @@ mod tests {
         let first = "2026-08-01T12:00:02.000Z b\n  and more\n".len() as u64;
         let positions = [(directory.path().join("web.1.log"), first)].into();
         let process = Some("web.1".to_string());
-        let asked = Wanted { lines: 1, process, ..Wanted::default() };
+        let asked = LogSelection { lines: 1, process, ..LogSelection::default() };
         let lines = tail(directory.path(), &asked, &positions);
         assert_eq!(lines[0].text, "  and more");
     }
@@ -302,7 +306,7 @@ mod tests {
     fn what_was_seen_before_is_not_read_again() {
         let directory = directory();
         let after = Some("2026-08-01T12:00:04.000Z".to_string());
-        let asked = Wanted { lines: 100, after, ..Wanted::default() };
+        let asked = LogSelection { lines: 100, after, ..LogSelection::default() };
         let lines = tail(directory.path(), &asked, &Positions::new());
         let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
         assert_eq!(texts, ["d", "e"]);

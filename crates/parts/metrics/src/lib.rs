@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use model::{ApplicationName, InstanceId, PortId};
 use tokio::sync::Notify;
 
-use self::ports::{PortCounters, Ports};
+use self::ports::{PortCounterTable, PortCounters};
 use self::rollup::Rollup;
 use runtime::faults::Faults;
 use runtime::lock::locked;
@@ -103,7 +103,7 @@ pub struct Metrics {
 struct Shared {
     threads: Mutex<Threads>,
     rollup: Mutex<Rollup>,
-    ports: Mutex<Ports>,
+    ports: Mutex<PortCounterTable>,
     dropped: AtomicU64,
     /// Connections of clients that had too many, or of proxies that did not say whose they are.
     refused: AtomicU64,
@@ -114,18 +114,18 @@ struct Shared {
 }
 
 /// The records of one thread; the lock is held only to add a record or to exchange all for none.
-type Records = Arc<Mutex<Vec<Record>>>;
+type ThreadRecords = Arc<Mutex<Vec<Record>>>;
 
 #[derive(Default)]
 struct Threads {
-    records: Vec<Records>,
+    records: Vec<ThreadRecords>,
     /// An empty vector that is exchanged for a thread's records, so that neither allocates.
     spare: Vec<Record>,
 }
 
 /// One thread's end of the metrics.
 pub struct Recorder {
-    records: Records,
+    records: ThreadRecords,
     shared: Arc<Shared>,
 }
 
@@ -170,7 +170,7 @@ impl Shared {
 
 impl Metrics {
     pub fn recorder(&self) -> Recorder {
-        let records = Records::default();
+        let records = ThreadRecords::default();
         locked(&self.shared.threads).records.push(records.clone());
         Recorder { records, shared: self.shared.clone() }
     }

@@ -38,13 +38,13 @@ pub struct Traffic {
 
 /// A connection or flow that an instance has, until it is dropped.
 #[derive(Debug)]
-pub struct Taken(Arc<PortCounters>);
+pub struct CountedFlow(Arc<PortCounters>);
 
 impl PortCounters {
-    pub fn take(self: &Arc<PortCounters>) -> Taken {
+    pub fn take(self: &Arc<PortCounters>) -> CountedFlow {
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
-        Taken(self.clone())
+        CountedFlow(self.clone())
     }
 
     /// Counts a connection that no instance takes.
@@ -64,7 +64,7 @@ impl PortCounters {
     }
 }
 
-impl Taken {
+impl CountedFlow {
     pub fn bytes_in(&self, count: u64) {
         self.0.bytes_in.fetch_add(count, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for CountedFlow {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -103,13 +103,13 @@ const SERIES: [Series; 5] = [
 
 /// All counters that somebody holds.
 #[derive(Default)]
-pub struct Ports {
+pub struct PortCounterTable {
     counters: BTreeMap<(ApplicationName, PortId), Weak<PortCounters>>,
     /// The number of counters at which the next sweep comes.
     sweep_at: usize,
 }
 
-impl Ports {
+impl PortCounterTable {
     /// Returns the existing counters, or new ones.
     pub fn counters(&mut self, application: &ApplicationName, id: PortId) -> Arc<PortCounters> {
         let key = (application.clone(), id);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_moves_counts_at_once_and_what_is_open_until_it_ends() {
-        let mut ports = Ports::default();
+        let mut ports = PortCounterTable::default();
         let counters = ports.counters(&shop(), PortId::tcp(1883));
         let (one, other) = (counters.take(), counters.take());
         one.bytes_in(3);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn counters_are_those_of_before_for_as_long_as_somebody_holds_them() {
-        let mut ports = Ports::default();
+        let mut ports = PortCounterTable::default();
         let (tcp, udp) = (PortId::tcp(53), PortId::udp(53));
         let (release, other) = (ports.counters(&shop(), tcp), ports.counters(&shop(), udp));
         let open = release.take();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn ports_that_come_and_go_leave_nothing_behind() {
-        let mut ports = Ports::default();
+        let mut ports = PortCounterTable::default();
         let held: Vec<_> =
             (1..=100).map(|port| ports.counters(&shop(), PortId::tcp(port))).collect();
         for port in 101..=10_000 {

@@ -23,7 +23,7 @@ pub struct ClientRow {
 
 /// The table of connections, bounded by the number of descriptors.
 #[derive(Default)]
-pub struct Clients {
+pub struct ClientTable {
     rows: Mutex<BTreeMap<u64, ClientRow>>,
     next: AtomicU64,
     pub commands: AtomicU64,
@@ -31,7 +31,7 @@ pub struct Clients {
     pub in_lanes: AtomicU64,
 }
 
-impl Clients {
+impl ClientTable {
     fn rows(&self) -> MutexGuard<'_, BTreeMap<u64, ClientRow>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,7 @@ use store::bus::Bus;
 use tokio::sync::Semaphore;
 
 use super::access::Access;
-use super::clients::Clients;
+use super::clients::ClientTable;
 use super::scans::Scans;
 
 pub struct FaceContext {
@@ -20,7 +20,7 @@ pub struct FaceContext {
     pub clock: Clock,
     pub started: Timestamp,
     pub access: Access,
-    pub clients: Clients,
+    pub clients: ClientTable,
     pub scans: Mutex<Scans>,
     /// The permits for descriptors, one for each that a connection may take.
     pub connections: Arc<Semaphore>,

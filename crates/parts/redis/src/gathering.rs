@@ -9,7 +9,7 @@ use std::thread::ThreadId;
 use tokio::sync::Notify;
 
 use super::returning::Returning;
-use store::reply::{Listener, Reply};
+use store::reply::{Reply, ReplyListener};
 use store::{StoreError, Written};
 
 /// Wakes connections of one thread. To wake a task of another thread costs a system call; the bell
@@ -162,7 +162,7 @@ impl Gathering {
     }
 }
 
-impl Listener for Gathering {
+impl ReplyListener for Gathering {
     fn hear(&self, place: usize, written: Written) {
         let mut state = self.state();
         state.answers[place] = Some(written);

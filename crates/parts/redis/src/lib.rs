@@ -32,7 +32,7 @@ use model::NodeId;
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
-use self::clients::Clients;
+use self::clients::ClientTable;
 use self::connection::Thread;
 use self::context::FaceContext;
 use self::gathering::Bell;
@@ -70,7 +70,7 @@ const LANE_FROM: usize = 48;
 const LARGE_COMMANDS_MAX: usize = 8;
 
 #[derive(Clone, Debug, Default)]
-pub struct FaceConfig {
+pub struct ServerConfig {
     pub tcp: Option<SocketAddr>,
     pub unix: Option<PathBuf>,
     pub tls: Option<(SocketAddr, Certificate)>,
@@ -80,7 +80,7 @@ pub struct FaceConfig {
     pub lane_from: Option<usize>,
 }
 
-pub struct FaceHandle {
+pub struct ServerHandle {
     /// The address on which it listens, with the port that was chosen for port 0.
     pub tcp: Option<SocketAddr>,
     pub tls: Option<SocketAddr>,
@@ -89,7 +89,7 @@ pub struct FaceHandle {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl FaceHandle {
+impl ServerHandle {
     /// Ends all connections.
     pub fn stop(mut self) {
         self.end();
@@ -104,7 +104,7 @@ impl FaceHandle {
     }
 }
 
-impl Drop for FaceHandle {
+impl Drop for ServerHandle {
     fn drop(&mut self) {
         self.end();
     }
@@ -112,12 +112,12 @@ impl Drop for FaceHandle {
 
 /// Binds every address, then serves on threads of its own. Call it once.
 pub fn start(
-    config: FaceConfig,
+    config: ServerConfig,
     store: SharedStore,
     bus: Arc<Bus>,
     node: NodeId,
     clock: Clock,
-) -> anyhow::Result<FaceHandle> {
+) -> anyhow::Result<ServerHandle> {
     let connections_max = connections_max();
     let context = Arc::new(FaceContext {
         store,
@@ -126,7 +126,7 @@ pub fn start(
         clock,
         started: clock.now(),
         access: Access::default(),
-        clients: Clients::default(),
+        clients: ClientTable::default(),
         scans: Mutex::new(Scans::new(clock.now())),
         connections: Arc::new(Semaphore::new(connections_max)),
         connections_max,
@@ -152,7 +152,7 @@ pub fn start(
         listeners[0].push(Listener::unix(path)?);
     }
     let (stop, stopping) = watch::channel(false);
-    let mut handle = FaceHandle { tcp, tls, unix: config.unix, stop, threads: Vec::new() };
+    let mut handle = ServerHandle { tcp, tls, unix: config.unix, stop, threads: Vec::new() };
     for (number, listeners) in listeners.into_iter().enumerate() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .event_interval(TURNS_BETWEEN_LOOKS)
@@ -161,7 +161,7 @@ pub fn start(
         let (context, stopping) = (context.clone(), stopping.clone());
         let serve = move || runtime.block_on(serve(context, number == 0, listeners, stopping));
         let thread = std::thread::Builder::new().name(format!("store-face-{number}")).spawn(serve);
-        handle.threads.push(thread.context("a thread of the Redis face")?);
+        handle.threads.push(thread.context("a thread of the Redis listener")?);
     }
     Ok(handle)
 }

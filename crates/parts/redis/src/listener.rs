@@ -29,10 +29,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Listener {
     socket: Socket,
-    kind: Kind,
+    kind: ListenerKind,
 }
 
-enum Kind {
+enum ListenerKind {
     Tcp,
     Unix,
     Tls(TlsAcceptor),
@@ -52,7 +52,9 @@ impl Listener {
             );
         }
         let bound = listeners.bind(address, threads)?.into_iter();
-        Ok(bound.map(|socket| Listener { socket: socket.into(), kind: Kind::Tcp }).collect())
+        Ok(bound
+            .map(|socket| Listener { socket: socket.into(), kind: ListenerKind::Tcp })
+            .collect())
     }
 
     pub fn tls(
@@ -62,7 +64,7 @@ impl Listener {
         threads: usize,
     ) -> anyhow::Result<Vec<Listener>> {
         let bound = listeners.bind(address, threads)?.into_iter();
-        let tls = || Kind::Tls(acceptor.clone());
+        let tls = || ListenerKind::Tls(acceptor.clone());
         Ok(bound.map(|socket| Listener { socket: socket.into(), kind: tls() }).collect())
     }
 
@@ -83,7 +85,7 @@ impl Listener {
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(path, private).with_context(what)?;
         socket.listen(BACKLOG).with_context(what)?;
-        Ok(Listener { socket, kind: Kind::Unix })
+        Ok(Listener { socket, kind: ListenerKind::Unix })
     }
 
     pub fn address(&self) -> anyhow::Result<SocketAddr> {
@@ -92,9 +94,9 @@ impl Listener {
 
     pub async fn accept(self, context: Arc<FaceContext>, thread: Thread) {
         let ended = match self.kind {
-            Kind::Unix => accept_unix(self.socket, context, thread).await,
-            Kind::Tcp => accept_tcp(self.socket, None, context, thread).await,
-            Kind::Tls(tls) => accept_tcp(self.socket, Some(tls), context, thread).await,
+            ListenerKind::Unix => accept_unix(self.socket, context, thread).await,
+            ListenerKind::Tcp => accept_tcp(self.socket, None, context, thread).await,
+            ListenerKind::Tls(tls) => accept_tcp(self.socket, Some(tls), context, thread).await,
         };
         if let Err(error) = ended {
             tracing::error!(%error, "face.listener_failed");

@@ -15,7 +15,7 @@ use store_core::resp::reply::Replies;
 use store_core::resp::response::{Response, parse};
 use tempfile::TempDir;
 
-use super::{FaceConfig, FaceHandle};
+use super::{ServerConfig, ServerHandle};
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use store::SharedStore;
@@ -26,7 +26,7 @@ use store::options::Options;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Server {
-    face: FaceHandle,
+    face: ServerHandle,
     store: SharedStore,
     bus: Arc<Bus>,
     directory: TempDir,
@@ -44,7 +44,7 @@ impl Server {
         let store = store::open::open_alone(&layout, node, clock, Options::default()).unwrap();
         let tls = super::tls::self_made(&directory.path().join("tls"), vec!["localhost".into()]);
         let any = "127.0.0.1:0".parse().unwrap();
-        let config = FaceConfig {
+        let config = ServerConfig {
             tcp: Some(any),
             unix: Some(directory.path().join("socket")),
             tls: Some((any, tls.unwrap())),

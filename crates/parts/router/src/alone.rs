@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::NodeId;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::command::{Awaited, COMMANDS_MAX, Command, Stop};
+use super::command::{COMMANDS_MAX, Command, DrainScope, Stop};
 use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::scope::Scope;
@@ -37,18 +37,18 @@ pub struct Alone {
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
-pub struct Settings {
+pub struct AloneSettings {
     pub at: SocketAddr,
     pub threads: usize,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     pub tls: Option<Tls>,
     pub announced_by: Option<Senders>,
 }
 
 impl Alone {
     /// Starts the threads; must be called on a runtime. Nothing is accepted before `listen`.
-    pub fn start(settings: Settings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
-        let Settings { at, threads, telling, tls, announced_by } = settings;
+    pub fn start(settings: AloneSettings, clock: Clock, metrics: Metrics) -> anyhow::Result<Alone> {
+        let AloneSettings { at, threads, forwarded, tls, announced_by } = settings;
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads.max(1)).map(|_| mpsc::channel(COMMANDS_MAX)).unzip();
         // Nobody is told which back end is suspected: probes find out.
@@ -66,7 +66,7 @@ impl Alone {
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,
-            telling,
+            forwarded,
             table: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),
             files: Arc::new(Files::new(tokio::runtime::Handle::current())),
@@ -100,12 +100,12 @@ impl Alone {
 
     /// Accepts no more and ends what is under way within `limit`.
     pub fn stop(&self, limit: Duration) {
-        self.tell(Stop { limit, awaits: Awaited::Answers });
+        self.tell(Stop { limit, awaits: DrainScope::Answers });
     }
 
     /// Accepts no more and serves its clients until they are gone, `limit` at the longest.
     pub fn leave(&self, limit: Duration) {
-        self.tell(Stop { limit, awaits: Awaited::Connections });
+        self.tell(Stop { limit, awaits: DrainScope::Connections });
     }
 
     fn tell(&self, stop: Stop) {

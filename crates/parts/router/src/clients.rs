@@ -20,7 +20,7 @@ pub struct Clients {
 
 /// One connection of a client, which counts until it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldConnection {
     clients: Rc<Clients>,
     client: u64,
 }
@@ -33,7 +33,7 @@ impl Clients {
     }
 
     /// Counts a connection; `None` if this client has enough.
-    pub fn hold(self: &Rc<Clients>, address: IpAddr) -> Option<Held> {
+    pub fn hold(self: &Rc<Clients>, address: IpAddr) -> Option<HeldConnection> {
         let client = request_key::of_address(address);
         let mut counts = self.counts.borrow_mut();
         let count = counts.entry(client).or_insert(0);
@@ -41,11 +41,11 @@ impl Clients {
             return None;
         }
         *count += 1;
-        Some(Held { clients: self.clone(), client })
+        Some(HeldConnection { clients: self.clone(), client })
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldConnection {
     fn drop(&mut self) {
         let mut counts = self.clients.counts.borrow_mut();
         if let Some(count) = counts.get_mut(&self.client) {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_client_gets_a_part_and_nothing_is_kept_of_those_who_left() {
+    fn one_client_gets_a_part_of_the_connections_and_clients_that_left_are_forgotten() {
         let clients = Rc::new(Clients::new(8));
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
         let mut held: Vec<_> = (0..4).map(|_| clients.hold(one).unwrap()).collect();

@@ -24,11 +24,11 @@ pub enum Command {
 pub struct Stop {
     /// The time after which whatever is left is cut.
     pub limit: Duration,
-    pub awaits: Awaited,
+    pub awaits: DrainScope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub enum DrainScope {
     /// Requests that are under way.
     Answers,
     /// Clients with nothing under way as well: they ask once more, and hear that they are to

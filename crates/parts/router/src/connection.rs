@@ -24,7 +24,7 @@ use super::thread::Thread;
 use super::wire::Wire;
 use metrics::{Labels, Record};
 use router_core::http::body::Body;
-use router_core::http::request::{self, Origin, Refusal, RequestHead};
+use router_core::http::request::{self, Refusal, RequestHead, RequestOrigin};
 
 /// The fate of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,12 +90,12 @@ impl Connection {
         if buffer.filled().is_empty() {
             return None;
         }
-        let origin = Origin {
+        let origin = RequestOrigin {
             peer: self.peer.ip(),
             request_id: self.thread.next_request_id(),
             is_router: self.asker.is_router(),
             is_secure: self.stream.is_secure(),
-            telling: self.thread.shared.telling,
+            forwarded: self.thread.shared.forwarded,
         };
         match request::parse(buffer.filled(), &origin, out) {
             Ok(head) => head.map(Ok),

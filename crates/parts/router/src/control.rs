@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use model::key::Board;
+use model::key::BoardKey;
 use model::port::Transport;
 use model::{ApplicationName, InstanceId, Key, NodeId, PortId, ProcessType, TypedKey};
 use router_core::balance;
@@ -23,7 +23,7 @@ use super::far::peer::FarPeer;
 use super::files::source::Roots;
 use super::limits::Limits;
 use super::queue::Queue;
-use super::records::{CHANGES_MAX, Change, SharedRecords};
+use super::records::{CHANGES_MAX, RecordChange, SharedRecords};
 use super::scope::Scope;
 use super::shared::{EndpointKey, FarEndpoints, Live, Shared};
 use super::table::{RoutedApplication, Service, Table};
@@ -88,7 +88,7 @@ struct Control {
 impl Control {
     async fn follow(
         &mut self,
-        changes: &mut mpsc::Receiver<Change>,
+        changes: &mut mpsc::Receiver<RecordChange>,
         down: &mut Down,
     ) -> anyhow::Result<()> {
         let mut batch = Vec::new();
@@ -111,8 +111,10 @@ impl Control {
             let mut affected = BTreeSet::new();
             for change in batch.drain(..) {
                 match change {
-                    Change::One(key, value) => affected.extend(self.note(&key, value.as_deref())),
-                    Change::ReadAgain => {
+                    RecordChange::One(key, value) => {
+                        affected.extend(self.note(&key, value.as_deref()))
+                    }
+                    RecordChange::ReadAgain => {
                         affected.extend(self.read_all().await?);
                         self.read = true;
                     }
@@ -475,7 +477,7 @@ impl Control {
     async fn tell_drained(&mut self) -> anyhow::Result<()> {
         let draining: BTreeSet<_> = self.draining.values().flatten().cloned().collect();
         for (instance, generation) in self.told.difference(&draining) {
-            let board = Board::Drained(instance.clone(), *generation);
+            let board = BoardKey::Drained(instance.clone(), *generation);
             self.records.forget(board).await?;
         }
         self.told.retain(|key| draining.contains(key));
@@ -488,7 +490,7 @@ impl Control {
                 its.take_while(|(one, _)| one.0 == *key).all(|(_, one)| one.is_drained())
             };
             if drained {
-                let board = Board::Drained(key.0.clone(), key.1);
+                let board = BoardKey::Drained(key.0.clone(), key.1);
                 self.records.note(board, "nothing in flight").await?;
                 self.told.insert(key.clone());
             }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::moved::{Direction, Moved};
 use super::permit::Permit;
 use super::rarely::Rarely;
-use super::streams::Ended;
+use super::streams::TransferEnd;
 use metrics::ports::PortCounters;
 use os::shared_port::is_short;
 
@@ -41,7 +41,7 @@ pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
 const SOCKET_BYTES: usize = 1 << 20;
 
 /// The endpoints behind a socket, which also hear of its flows.
-pub trait Site {
+pub trait FlowEndpoints {
     fn now_ms(&self) -> u64;
     /// Returns the silence, in milliseconds, after which a flow is over.
     fn idle_ms(&self) -> u64;
@@ -49,7 +49,7 @@ pub trait Site {
     fn enter(&self, client: SocketAddr) -> Option<Admitted>;
     /// Records that nothing listens at the endpoint.
     fn failed(&self, permit: &Permit);
-    fn ended(&self, flow: &Flow, how: Ended);
+    fn ended(&self, flow: &Flow, how: TransferEnd);
     /// Passes datagrams on to an endpoint that has no address here, and answers back.
     fn carry(&self, gate: Rc<Gate>, flow: Rc<Flow>, datagrams: Datagrams) -> Carrying;
 }
@@ -124,7 +124,7 @@ impl Drop for Room {
 
 /// One socket, and the flows of the clients that send to it.
 pub struct Gate {
-    site: Box<dyn Site>,
+    site: Box<dyn FlowEndpoints>,
     rooms: Rooms,
     socket: UdpSocket,
     flows: RefCell<Flows<SocketAddr, Rc<Flow>>>,
@@ -160,7 +160,11 @@ pub fn bind(address: SocketAddr, threads: usize) -> anyhow::Result<Vec<StdSocket
 }
 
 impl Gate {
-    pub fn new(socket: StdSocket, site: Box<dyn Site>, rooms: Rooms) -> std::io::Result<Rc<Gate>> {
+    pub fn new(
+        socket: StdSocket,
+        site: Box<dyn FlowEndpoints>,
+        rooms: Rooms,
+    ) -> std::io::Result<Rc<Gate>> {
         let flows = Flows::new(site.idle_ms(), rooms.max);
         Ok(Rc::new(Gate {
             site,
@@ -199,7 +203,7 @@ impl Gate {
     /// Ends the flows that are left.
     pub fn close(&self) {
         let left = self.flows.borrow_mut().drain();
-        left.into_iter().for_each(|(_, flow)| self.end(&flow, Ended::Closed));
+        left.into_iter().for_each(|(_, flow)| self.end(&flow, TransferEnd::Closed));
     }
 
     fn take(self: &Rc<Gate>) {
@@ -311,7 +315,7 @@ impl Gate {
             flows.set_idle(self.site.idle_ms());
             flows.expire(self.now_ms())
         };
-        expired.into_iter().for_each(|(_, flow)| self.end(&flow, Ended::Idle));
+        expired.into_iter().for_each(|(_, flow)| self.end(&flow, TransferEnd::Idle));
     }
 
     /// Ends a flow where nothing listens: the client's next datagram goes elsewhere.
@@ -321,13 +325,13 @@ impl Gate {
         }
         self.site.failed(&flow.permit);
         self.forget(flow);
-        self.end(flow, Ended::BackEndReset);
+        self.end(flow, TransferEnd::BackEndReset);
     }
 
     /// Ends a flow whose carrier has come to an end.
     pub fn over(&self, flow: &Rc<Flow>) {
         self.forget(flow);
-        self.end(flow, Ended::Closed);
+        self.end(flow, TransferEnd::Closed);
     }
 
     /// Sends a datagram to the client; one that cannot be sent now is lost.
@@ -351,7 +355,7 @@ impl Gate {
         }
     }
 
-    fn end(&self, flow: &Rc<Flow>, how: Ended) {
+    fn end(&self, flow: &Rc<Flow>, how: TransferEnd) {
         if let Some(answering) = flow.answering.borrow_mut().take() {
             answering.abort();
         }

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_comes_with_what_was_said_and_who_does_not_comes_too() {
+    fn a_connection_comes_with_its_first_bytes_or_without_any() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         defer(&listener, true).unwrap();

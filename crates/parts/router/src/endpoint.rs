@@ -13,7 +13,7 @@ use model::{Generation, InstanceId, hash};
 use router_core::balance::{Balance, Candidate};
 use router_core::book::EndpointDescription;
 use router_core::book::far::FarDescription;
-use router_core::breaker::{Breaker, Verdict};
+use router_core::breaker::{Admission, Breaker};
 use router_core::far::{FarCandidate, Outcome, Reply, Room};
 use router_core::ramp;
 
@@ -234,7 +234,7 @@ impl Endpoint {
     /// Returns whether it failed a moment ago and is left alone.
     pub fn is_ejected(&self, now_ms: u64) -> bool {
         let breaker = Breaker::from_bits(self.breaker.load(Ordering::Relaxed));
-        matches!(breaker.verdict(now_ms), Verdict::RejectsUntil(_))
+        matches!(breaker.verdict(now_ms), Admission::RejectsUntil(_))
     }
 
     pub fn candidate(&self, now_ms: u64) -> Candidate {
@@ -246,15 +246,15 @@ impl Endpoint {
         self.judged(|breaker| breaker.verdict_as_last(now_ms))
     }
 
-    fn judged(&self, verdict: impl FnOnce(Breaker) -> Verdict) -> Candidate {
+    fn judged(&self, verdict: impl FnOnce(Breaker) -> Admission) -> Candidate {
         let word = self.word.load(Ordering::Relaxed);
         let in_flight = in_flight(word);
         let breaker = Breaker::from_bits(self.breaker.load(Ordering::Relaxed));
         let admits = word & DRAINING == 0
             && match verdict(breaker) {
-                Verdict::Admits => true,
-                Verdict::AdmitsOne => in_flight == 0,
-                Verdict::RejectsUntil(_) => false,
+                Admission::Admits => true,
+                Admission::AdmitsOne => in_flight == 0,
+                Admission::RejectsUntil(_) => false,
             };
         let concurrency = self.concurrency.saturating_sub(lent(word));
         Candidate { in_flight, concurrency, admits }

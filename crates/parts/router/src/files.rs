@@ -12,12 +12,12 @@ pub mod source;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use model::never_public::{Served, is_kept_back};
+use model::never_public::{ServedAs, is_kept_back};
 use model::release::StaticMount;
 use router_core::files::coding;
 use router_core::files::{INDEX, has_extension, wants_page};
 
-use self::answer::{Answer, Kind, Slash};
+use self::answer::{FileAnswer, FileAnswerKind, Slash};
 use self::cache::Files;
 use self::conditions::Conditions;
 use self::found::{Content, Found};
@@ -30,7 +30,7 @@ const NOT_FOUND: &str = "404.html";
 #[derive(Default)]
 pub struct Looked {
     /// The answer; `None` if no file answers and the application is asked.
-    pub answer: Option<Answer>,
+    pub answer: Option<FileAnswer>,
     /// Whether a client that takes something else may get something else under this address.
     pub varies: bool,
 }
@@ -55,14 +55,17 @@ async fn answer(
     candidates: &[(&StaticMount, String)],
     conditions: Box<Conditions>,
     varies: &mut bool,
-) -> Option<Answer> {
+) -> Option<FileAnswer> {
     for (mount, path) in candidates {
         let root = FilesRoot::new(files, roots, rules, mount);
         let (name, plain) = match root.look(path, rules).await? {
             Sought::File(name, plain) => (name, plain),
             Sought::Elsewhere(slash) => {
                 let found = Arc::new(Found::missing());
-                return Some(Answer { kind: Kind::Redirect(slash), ..Answer::whole(found) });
+                return Some(FileAnswer {
+                    kind: FileAnswerKind::Redirect(slash),
+                    ..FileAnswer::whole(found)
+                });
             }
             Sought::Nothing => {
                 *varies |= mount.fallback.is_some() && has_extension(path);
@@ -81,12 +84,18 @@ async fn answer(
         // It may be gone since.
         let (found, coding) = if found.is_file() { (found, coding) } else { (plain.clone(), None) };
         let conditions = Some(conditions);
-        return Some(Answer { found, plain, coding, conditions, kind: Kind::Content });
+        return Some(FileAnswer {
+            found,
+            plain,
+            coding,
+            conditions,
+            kind: FileAnswerKind::Content,
+        });
     }
     for (mount, _) in candidates.iter().filter(|_| rules.is_site) {
         let found = FilesRoot::new(files, roots, rules, mount).open(NOT_FOUND).await?;
         if found.is_file() {
-            return Some(Answer { kind: Kind::NotFound, ..Answer::whole(found) });
+            return Some(FileAnswer { kind: FileAnswerKind::NotFound, ..FileAnswer::whole(found) });
         }
     }
     None
@@ -98,7 +107,7 @@ struct FilesRoot<'a> {
     roots: &'a Roots,
     mount: &'a StaticMount,
     directory: PathBuf,
-    served: Served,
+    served: ServedAs,
 }
 
 enum Sought {

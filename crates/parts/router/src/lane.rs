@@ -23,12 +23,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use self::client::{LaneClient, LaneScratch, Turn};
+use self::client::{LaneClient, LaneScratch, LaneTurn};
 use self::entrant::LaneEntrant;
-use self::registrations::{Source, UpstreamRegistrations};
+use self::registrations::{EventSource, UpstreamRegistrations};
 use super::buffer::Buffer;
 use super::connection::Connection;
-use super::connection::run::Start;
+use super::connection::run::ConnectionStart;
 use super::forward::long::TURN_BYTES;
 use super::forward::underway::Step;
 use super::lazy_timer::LazyTimer;
@@ -49,9 +49,9 @@ const ENDED: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFl
 pub type Entrance = UnboundedSender<LaneEntrant>;
 
 /// The function that gives a task to a client that has to leave.
-pub type HandBack = Box<dyn Fn(Connection, Presence, Start)>;
+pub type HandBack = Box<dyn Fn(Connection, Presence, ConnectionStart)>;
 
-type Events = Vec<(Source, EventFlags)>;
+type Events = Vec<(EventSource, EventFlags)>;
 
 pub struct Lane {
     epoll: AsyncFd<Rc<OwnedFd>>,
@@ -153,7 +153,7 @@ impl Lane {
             }
         }
         // A client that cannot be watched here waits by itself.
-        let start = Start::Waiting(entrant.limits);
+        let start = ConnectionStart::Waiting(entrant.limits);
         (self.hand_back)(entrant.connection, entrant.presence, start);
     }
 
@@ -168,8 +168,8 @@ impl Lane {
             }
             served += 1;
             match source {
-                Source::Client(key) => self.heard(*key, *flags),
-                Source::Instance(descriptor) => self.answered(*descriptor),
+                EventSource::Client(key) => self.heard(*key, *flags),
+                EventSource::Instance(descriptor) => self.answered(*descriptor),
             }
         }
         events.drain(..served);
@@ -218,18 +218,20 @@ impl Lane {
     fn serve_one(&mut self, key: usize) -> bool {
         let Some(client) = self.clients.get_mut(key) else { return false };
         match client.turn(&mut self.scratch, key) {
-            turn @ (Turn::Answered | Turn::Asked) => {
+            turn @ (LaneTurn::Answered | LaneTurn::Asked) => {
                 self.sweep_at = self.sweep_at.min(client.until());
-                return matches!(turn, Turn::Answered);
+                return matches!(turn, LaneTurn::Answered);
             }
-            Turn::Vain => {}
-            Turn::Gone => drop(self.clients.remove(key)),
-            Turn::Leaves => {
+            LaneTurn::Vain => {}
+            LaneTurn::Gone => drop(self.clients.remove(key)),
+            LaneTurn::Leaves => {
                 let buffer = std::mem::take(&mut self.scratch.buffer);
-                self.go(key, |limits| Start::Asked(buffer, limits));
+                self.go(key, |limits| ConnectionStart::Asked(buffer, limits));
             }
-            Turn::LeavesWith(begun) => self.go(key, |limits| Start::Underway(begun, limits)),
-            Turn::Owes(owed) => self.go(key, |limits| Start::Owing(owed, limits)),
+            LaneTurn::LeavesWith(begun) => {
+                self.go(key, |limits| ConnectionStart::Underway(begun, limits))
+            }
+            LaneTurn::Owes(owed) => self.go(key, |limits| ConnectionStart::Owing(owed, limits)),
         }
         false
     }
@@ -240,11 +242,11 @@ impl Lane {
         else {
             return;
         };
-        self.go(key, |limits| Start::Underway(underway, limits));
+        self.go(key, |limits| ConnectionStart::Underway(underway, limits));
     }
 
     /// Gives a client a task of its own from now on.
-    fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> Start) {
+    fn go(&mut self, key: usize, start: impl FnOnce(Limits) -> ConnectionStart) {
         let LaneEntrant { connection, presence, limits } = self.clients.remove(key).entrant;
         if let Wire::Plain(plain) = &connection.stream {
             epoll::delete(self.epoll.get_ref(), plain).ok();
@@ -278,7 +280,7 @@ fn look(epoll: &OwnedFd, into: &mut Events) {
     let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
     match epoll::wait(epoll, &mut room, Some(&Timespec::default())) {
         Ok((events, _)) => {
-            into.extend(events.iter().map(|event| (Source::of(event.data), event.flags)));
+            into.extend(events.iter().map(|event| (EventSource::of(event.data), event.flags)));
         }
         Err(error) => tracing::warn!(%error, "router.lane_cannot_look"),
     }

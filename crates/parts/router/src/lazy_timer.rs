@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_ended_early_leaves_the_next_one_its_time() {
+    async fn a_wait_that_ended_early_does_not_shorten_the_next() {
         let timer = LazyTimer::default();
         for short in [1, 3, 9] {
             tokio::select! {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_waits_of_a_task_have_each_their_own_end() {
+    async fn two_waits_of_one_task_end_each_in_its_time() {
         let timer = LazyTimer::default();
         let (long, short) = tokio::join!(rings_after(&timer, 9), rings_after(&timer, 4));
         assert_eq!((long, short), (9, 4));

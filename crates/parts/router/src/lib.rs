@@ -59,16 +59,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use model::key::Board;
+use model::key::BoardKey;
 use model::port::Transport;
 use model::{ApplicationName, NodeId, ReleaseId};
 use router_core::far::{Outcome, Reply, Room};
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 
-use self::command::{Awaited, COMMANDS_MAX, Command, Stop};
+use self::command::{COMMANDS_MAX, Command, DrainScope, Stop};
 use self::files::cache::Files;
 use self::queue::QueueLimits;
 use self::records::SharedRecords;
@@ -95,7 +95,7 @@ pub struct RouterConfig {
     pub secure: Option<Secure>,
     /// The proxies that say whose each connection is; `None` if all clients connect directly.
     pub announced_by: Option<Senders>,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     /// The number of threads; `None` for one per core.
     pub threads: Option<usize>,
     pub queue: QueueLimits,
@@ -165,7 +165,7 @@ pub fn start(
         listeners: config.listeners.clone(),
         queue_limits: config.queue,
         connections_max: config.connections_max,
-        telling: config.telling,
+        forwarded: config.forwarded,
         table: ArcSwap::default(),
         only: None,
         files: Arc::new(Files::new(tokio::runtime::Handle::current())),
@@ -230,7 +230,7 @@ impl RouterHandle {
             let Some(mut receiver) = receiver else { return };
             while let Some((endpoint, why)) = receiver.recv().await {
                 tracing::info!(instance = %endpoint.instance, why, "router.suspect");
-                let board = Board::Suspect(endpoint.instance.clone(), endpoint.generation);
+                let board = BoardKey::Suspect(endpoint.instance.clone(), endpoint.generation);
                 if let Err(error) = records.note(board, why).await {
                     tracing::warn!(%error, "router.suspect_lost");
                 }
@@ -284,14 +284,14 @@ impl RouterHandle {
 
     /// Accepts no more, ends what is under way within `limit`, and waits for that. It blocks.
     pub fn stop(&self, limit: Duration) {
-        self.tell_to_stop(Stop { limit, awaits: Awaited::Answers });
+        self.tell_to_stop(Stop { limit, awaits: DrainScope::Answers });
         self.join();
     }
 
     /// Accepts no more and lets every client ask once more within `limit`: its next answer tells it
     /// to connect again. The store is no longer needed. It returns at once; see `has_left`.
     pub fn leave(&self, limit: Duration) {
-        self.tell_to_stop(Stop { limit, awaits: Awaited::Connections });
+        self.tell_to_stop(Stop { limit, awaits: DrainScope::Connections });
     }
 
     /// Returns whether nothing is under way any more.

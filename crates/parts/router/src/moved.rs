@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, OnceCell};
 
-use metrics::ports::Taken;
+use metrics::ports::CountedFlow;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Direction {
@@ -17,17 +17,17 @@ pub struct Moved {
     to_client: Cell<u64>,
     /// The bytes that went through a pipe in the kernel.
     pub spliced: Cell<u64>,
-    port: OnceCell<Taken>,
+    port: OnceCell<CountedFlow>,
 }
 
 impl Moved {
     /// Counts for a port, on which it is open until this is dropped.
-    pub fn through(port: Taken) -> Moved {
+    pub fn through(port: CountedFlow) -> Moved {
         Moved { port: port.into(), ..Moved::default() }
     }
 
     /// Counts for a port from now on; to be called once.
-    pub fn goes_through(&self, port: Taken) {
+    pub fn goes_through(&self, port: CountedFlow) {
         self.port.set(port).ok();
     }
 
@@ -62,7 +62,7 @@ mod tests {
     use metrics::ports::{PortCounters, Traffic};
 
     #[test]
-    fn each_direction_counts_for_itself_and_from_a_ports_beginning_for_the_port() {
+    fn each_direction_is_counted_apart_and_for_its_port() {
         let (port, moved) = (Arc::<PortCounters>::default(), Moved::default());
         moved.add(Direction::FromClient, 1);
         moved.goes_through(port.take());

@@ -14,12 +14,12 @@ pub struct Permit {
     pub endpoint: Arc<Endpoint>,
     queue: Arc<Queue>,
     /// The place that it holds, if the queue counts places.
-    held: Option<Box<Held>>,
+    held: Option<Box<HeldPlace>>,
 }
 
 /// A place as the queue counts it.
 #[derive(Debug)]
-struct Held {
+struct HeldPlace {
     place: Place,
     since: Instant,
     /// Whether it was served to the end of the request.
@@ -37,7 +37,7 @@ impl Permit {
 
     /// Records that the queue counts it as this client's.
     pub(super) fn hold(&mut self, place: Place) {
-        self.held = Some(Box::new(Held { place, since: Instant::now(), was_served: false }));
+        self.held = Some(Box::new(HeldPlace { place, since: Instant::now(), was_served: false }));
     }
 
     /// Records that the instance has sent all that it was asked for.

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_must_not_be_lost_is_sent_nowhere_that_just_closed() {
+    async fn unsafe_requests_are_sent_on_no_connection_that_just_closed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (pool, endpoint, now) = (Pool::default(), endpoint(1, address), Instant::now());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_were_used_longest_ago_make_room() {
+    async fn the_connections_used_longest_ago_make_room() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (pool, first, second) = (Pool::default(), endpoint(1, address), endpoint(2, address));

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::clients::Held;
+use super::clients::HeldConnection;
 use super::thread::Thread;
 
 /// A connection that is counted until it ends, however it ends.
@@ -25,11 +25,11 @@ impl CountedConnection {
 /// Counts a connection, and its client, for as long as it lives.
 pub struct Presence {
     _counted: CountedConnection,
-    _held: Held,
+    _held: HeldConnection,
 }
 
 impl Presence {
-    pub fn new(thread: &Rc<Thread>, held: Held) -> Presence {
+    pub fn new(thread: &Rc<Thread>, held: HeldConnection) -> Presence {
         Presence { _counted: CountedConnection::begin(thread), _held: held }
     }
 }

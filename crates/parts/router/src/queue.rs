@@ -69,11 +69,11 @@ pub struct Queue {
     clock: Clock,
     turn: AtomicUsize,
     waiting: AtomicUsize,
-    line: Mutex<Line>,
+    line: Mutex<QueueState>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct QueueState {
     fair: Fair<Waiter>,
     /// The service times of requests whose places are counted.
     times: ServiceTimes,
@@ -124,7 +124,7 @@ impl Queue {
             clock,
             turn: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            line: Mutex::new(Line {
+            line: Mutex::new(QueueState {
                 fair: Fair::new(limits.length_max),
                 times: ServiceTimes::default(),
             }),
@@ -224,7 +224,7 @@ impl Queue {
             drop(line);
             // A waiter that has left already need not hear it.
             turned_away.map(|last| last.sender.send(Err(NoPermit::Full)).ok());
-            Waiting { queue: self, receiver, stands: true }
+            WaitingRequest { queue: self, receiver, stands: true }
         };
         let deadline = tokio::time::Instant::now() + limit;
         loop {
@@ -302,7 +302,7 @@ impl Queue {
 
     /// Returns the time and the number of free places, and shares out the places there are; both
     /// only where places are counted.
-    fn moment(&self, application: &RoutedApplication, line: &mut Line) -> Moment {
+    fn moment(&self, application: &RoutedApplication, line: &mut QueueState) -> Moment {
         let now_ms = self.now_ms();
         let (places, free) = match application.is_scarce {
             true => (application.places(now_ms), application.free(now_ms)),
@@ -370,12 +370,12 @@ impl Queue {
         self.waiting.store(0, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl QueueState {
     /// Returns the time that this request is expected to take, if that is long and the request may
     /// wait. A request from another router has stood in line there, and one with an endpoint of its
     /// own has no other place to go.
@@ -386,14 +386,14 @@ impl Line {
 }
 
 /// A request in the line, which it leaves when this is dropped.
-struct Waiting<'a> {
+struct WaitingRequest<'a> {
     queue: &'a Arc<Queue>,
     receiver: oneshot::Receiver<Result<Permit, NoPermit>>,
     /// Whether it still stands in the line.
     stands: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         if !self.stands {
             return;
@@ -415,8 +415,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_may_wait_for_quick_ones_who_stand_in_line_here_and_may_go_anywhere() {
-        let mut line = Line { fair: Fair::new(1), times: ServiceTimes::default() };
+    fn only_queued_requests_for_any_endpoint_may_wait_for_quick_ones() {
+        let mut line = QueueState { fair: Fair::new(1), times: ServiceTimes::default() };
         let [slow, quick] = [&b"GET /report"[..], b"GET /"].map(Kind::of);
         (0..3).for_each(|_| line.times.learn(slow, PATIENCE));
         (0..100).for_each(|_| line.times.learn(quick, Duration::ZERO));

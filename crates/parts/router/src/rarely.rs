@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_is_told_at_once_and_all_others_together() {
+    async fn the_first_event_is_logged_at_once_and_the_others_together() {
         let (rarely, one, other) =
             (Rarely::default(), [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         assert_eq!(rarely.tell(), None);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use model::key::Board;
+use model::key::BoardKey;
 use model::{Key, Prefix};
 use tokio::sync::mpsc;
 
@@ -15,7 +15,7 @@ pub type SharedRecords = Arc<dyn Records>;
 pub const CHANGES_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum RecordChange {
     /// A record is new, or gone if there are no bytes; they are empty unless `Book::wants` it.
     One(Key, Option<Bytes>),
     /// Changes may have been missed: everything is read again.
@@ -29,10 +29,10 @@ pub trait Records: Send + Sync + 'static {
     async fn follow(
         &self,
         prefixes: Vec<Prefix>,
-        changes: mpsc::Sender<Change>,
+        changes: mpsc::Sender<RecordChange>,
     ) -> anyhow::Result<()>;
-    /// Returns what can be read under a prefix now, as in `Change::One`.
+    /// Returns what can be read under a prefix now, as in `RecordChange::One`.
     async fn read(&self, prefix: &Prefix) -> anyhow::Result<Vec<(Key, Bytes)>>;
-    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()>;
-    async fn forget(&self, board: Board) -> anyhow::Result<()>;
+    async fn note(&self, board: BoardKey, text: &'static str) -> anyhow::Result<()>;
+    async fn forget(&self, board: BoardKey) -> anyhow::Result<()>;
 }

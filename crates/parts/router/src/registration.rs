@@ -13,12 +13,12 @@ pub const FLAGS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(Even
 /// The registration of one connection, which holds it, with the lane of its thread.
 pub struct UpstreamRegistration {
     epoll: Rc<OwnedFd>,
-    state: Rc<Cell<State>>,
+    state: Rc<Cell<RegistrationState>>,
 }
 
 /// The way in which the lane handles what comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum RegistrationState {
     /// Nothing has come that nobody asked for.
     Quiet,
     /// Something that nobody asked for has come, perhaps.
@@ -30,24 +30,24 @@ pub enum State {
 impl UpstreamRegistration {
     /// Creates the registration of a connection whose next answer is for this client.
     pub fn new(epoll: Rc<OwnedFd>, client: usize) -> UpstreamRegistration {
-        UpstreamRegistration { epoll, state: Rc::new(Cell::new(State::For(client))) }
+        UpstreamRegistration { epoll, state: Rc::new(Cell::new(RegistrationState::For(client))) }
     }
 
     /// Returns the state that the lane keeps of it.
-    pub fn state(&self) -> Rc<Cell<State>> {
+    pub fn state(&self) -> Rc<Cell<RegistrationState>> {
         self.state.clone()
     }
 
     pub fn wait_for(&self, client: usize) {
-        self.state.set(State::For(client));
+        self.state.set(RegistrationState::For(client));
     }
 
     pub fn calm(&self) {
-        self.state.set(State::Quiet);
+        self.state.set(RegistrationState::Quiet);
     }
 
     pub fn is_quiet(&self) -> bool {
-        self.state.get() == State::Quiet
+        self.state.get() == RegistrationState::Quiet
     }
 
     pub fn leave(self, upstream: impl AsFd) {

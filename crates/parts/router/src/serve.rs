@@ -22,10 +22,10 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::announced::{self, Unannounced};
 use super::closing::close_gently;
-use super::command::{Awaited, Command, Stop};
+use super::command::{Command, DrainScope, Stop};
 use super::connection::Connection;
 use super::connection::asker::Asker;
-use super::connection::run::Start;
+use super::connection::run::ConnectionStart;
 use super::deferred;
 use super::far::host;
 use super::h2;
@@ -112,7 +112,7 @@ pub fn run(
                     }
                     Some(Command::Far(call)) => take_call(&acceptor, *call),
                     Some(Command::Stop(stop)) => break stop,
-                    None => break Stop { limit: Duration::ZERO, awaits: Awaited::Answers },
+                    None => break Stop { limit: Duration::ZERO, awaits: DrainScope::Answers },
                 },
             }
         };
@@ -129,8 +129,8 @@ pub fn run(
                 }
             }
             let left = match stop.awaits {
-                Awaited::Answers => thread.busy.get(),
-                Awaited::Connections => thread.connections.get(),
+                DrainScope::Answers => thread.busy.get(),
+                DrainScope::Connections => thread.connections.get(),
             };
             if left == 0 || Instant::now() >= deadline {
                 break;
@@ -152,11 +152,16 @@ fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {
     }
     let Some(held) = thread.hold(connection.peer.ip()) else { return turn_away(connection) };
     let presence = Presence::new(thread, held);
-    go_on(acceptor.clone(), connection, presence, Start::New);
+    go_on(acceptor.clone(), connection, presence, ConnectionStart::New);
 }
 
 /// Serves a client from its beginning, or from where the lane gives it back.
-fn go_on(acceptor: Rc<Acceptor>, connection: Connection, presence: Presence, start: Start) {
+fn go_on(
+    acceptor: Rc<Acceptor>,
+    connection: Connection,
+    presence: Presence,
+    start: ConnectionStart,
+) {
     begin(async move {
         let workers = acceptor.workers.clone();
         if let Some((connection, limits)) = connection.run(start, workers).await {
@@ -283,7 +288,7 @@ fn serve_secure(
                 match is_h2 {
                     true => h2::serve::serve(connection, workers, None).await,
                     // None of these goes on in the lane.
-                    false => drop(connection.run(Start::New, workers).await),
+                    false => drop(connection.run(ConnectionStart::New, workers).await),
                 }
             }
             Ok(None) => {}
@@ -297,7 +302,7 @@ fn serve_secure(
 async fn serve_member(connection: Connection, caller: NodeId, workers: Rc<Workers<Job>>) {
     let thread = connection.thread.clone();
     tokio::select! {
-        _ = connection.run(Start::New, workers) => {}
+        _ = connection.run(ConnectionStart::New, workers) => {}
         () = host::revoked(&thread, &caller) => {
             tracing::warn!(node = %caller, "router.caller_was_removed");
         }

@@ -10,7 +10,7 @@ use model::{ApplicationName, NodeId, PortId};
 use router_core::book::IncarnationKey;
 use router_core::book::far::FarDescription;
 use router_core::complaints::Complaints;
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -59,7 +59,7 @@ pub struct Shared {
     pub connections_max: usize,
     /// What instances are told of a client: heads are written anew if that is anything, else passed
     /// on.
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
     pub table: ArcSwap<Table>,
     /// The application that gets every request, whatever its Host; only set without a node.
     pub only: Option<ArcSwapOption<RoutedApplication>>,
@@ -81,7 +81,7 @@ pub struct Shared {
 impl Shared {
     /// Returns whether the router changes not a byte of a head.
     pub fn is_transparent(&self) -> bool {
-        self.telling == Telling::Nothing
+        self.forwarded == ForwardedFields::Nothing
     }
 
     /// Records a fault of this kind; if it is to be told, returns how many others there were.

@@ -84,7 +84,7 @@ impl Drop for Lent<'_> {
 
 /// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum TransferEnd {
     /// Both sides closed it.
     Closed,
     Idle,
@@ -120,26 +120,26 @@ pub async fn relay(
     back_end: &TcpStream,
     idle: Duration,
     moved: &Moved,
-) -> Ended {
+) -> TransferEnd {
     let relay = Relay { means, moved, idle, last: Cell::new(Instant::now()) };
     let up = Half { from: client, to: back_end, direction: Direction::FromClient };
     let up = async {
         relay.one_way(up).await.map_err(|broken| match broken {
-            Broken::Reading => Ended::ClientReset,
-            Broken::Writing => Ended::BackEndReset,
-            Broken::Idle => Ended::Idle,
+            Broken::Reading => TransferEnd::ClientReset,
+            Broken::Writing => TransferEnd::BackEndReset,
+            Broken::Idle => TransferEnd::Idle,
         })
     };
     let down = Half { from: back_end, to: client, direction: Direction::ToClient };
     let down = async {
         relay.one_way(down).await.map_err(|broken| match broken {
-            Broken::Reading => Ended::BackEndReset,
-            Broken::Writing => Ended::ClientReset,
-            Broken::Idle => Ended::Idle,
+            Broken::Reading => TransferEnd::BackEndReset,
+            Broken::Writing => TransferEnd::ClientReset,
+            Broken::Idle => TransferEnd::Idle,
         })
     };
     match tokio::try_join!(up, down) {
-        Ok(_) => Ended::Closed,
+        Ok(_) => TransferEnd::Closed,
         Err(status) => {
             cut(client);
             cut(back_end);

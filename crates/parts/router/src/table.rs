@@ -12,7 +12,7 @@ use model::{ApplicationName, PortId, ReleaseId};
 use router_core::balance::Balance;
 use router_core::book::Processes;
 use router_core::far::FarCandidate;
-use router_core::routes::{self, Claim, Rights};
+use router_core::routes::{self, Precedence, Rights};
 
 use super::endpoint::Endpoint;
 use super::files::source::{Roots, Rules};
@@ -107,7 +107,7 @@ impl RoutedApplication {
         }
     }
 
-    fn claim(&self, host: &str) -> Claim<'_> {
+    fn claim(&self, host: &str) -> Precedence<'_> {
         self.rights.to_host(host, &self.name)
     }
 

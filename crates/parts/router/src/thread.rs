@@ -16,12 +16,12 @@ use router_core::routes;
 use tokio::sync::Notify;
 
 use super::buffer::Buffer;
-use super::clients::{Clients, Held};
-use super::command::Awaited;
+use super::clients::{Clients, HeldConnection};
+use super::command::DrainScope;
 use super::datagrams::{FLOWS_MAX, Rooms};
 use super::endpoint::Endpoint;
-use super::files::recent::Recent;
-use super::h2::call::Lines;
+use super::files::recent::RecentTargets;
+use super::h2::call::CallConnections;
 use super::pool::Pool;
 use super::rarely::Rarely;
 use super::scope::Scope;
@@ -39,8 +39,8 @@ pub struct Thread {
     pub shared: Arc<Shared>,
     pub pool: Pool,
     /// Connections to instances that take many requests at once on each.
-    pub lines: Lines,
-    pub recent: Recent,
+    pub lines: CallConnections,
+    pub recent: RecentTargets,
     pub budget: RefCell<Budget>,
     pub recorder: Recorder,
     /// The number of connections with a request under way.
@@ -53,7 +53,7 @@ pub struct Thread {
     /// Proxies that did not say whose connection it is.
     pub unannounced: Rarely,
     /// The condition that is awaited before the thread ends; set once it stops.
-    stopping: Cell<Option<Awaited>>,
+    stopping: Cell<Option<DrainScope>>,
     /// The number of requests of clients that speak HTTP/2.
     pub streams: Rc<Cell<usize>>,
     /// Memory for reading what they send.
@@ -75,8 +75,8 @@ impl Thread {
         Thread {
             shared,
             pool: Pool::default(),
-            lines: Lines::default(),
-            recent: Recent::default(),
+            lines: CallConnections::default(),
+            recent: RecentTargets::default(),
             budget: RefCell::default(),
             recorder,
             busy: Cell::new(0),
@@ -102,7 +102,7 @@ impl Thread {
     }
 
     /// Makes the thread end once nothing is left of what is awaited.
-    pub fn begin_to_stop(&self, awaits: Awaited) {
+    pub fn begin_to_stop(&self, awaits: DrainScope) {
         self.stopping.set(Some(awaits));
     }
 
@@ -153,7 +153,7 @@ impl Thread {
 
     /// Returns whether another process goes on where this one ends.
     pub fn is_leaving(&self) -> bool {
-        self.stopping.get() == Some(Awaited::Connections)
+        self.stopping.get() == Some(DrainScope::Connections)
     }
 
     pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<RoutedApplication>> {
@@ -218,7 +218,7 @@ impl Thread {
     }
 
     /// Counts a connection of a client; `None` if this client has enough.
-    pub fn hold(&self, client: IpAddr) -> Option<Held> {
+    pub fn hold(&self, client: IpAddr) -> Option<HeldConnection> {
         let held = self.clients.hold(client);
         if held.is_none() {
             self.recorder.connection_refused();

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
 pub use self::files::CertificateFiles;
-use self::files::Seen;
+use self::files::FileStates;
 
 pub const ALPN_HTTP_2: &[u8] = b"h2";
 pub const ALPN_HTTP_1: &[u8] = b"http/1.1";
@@ -115,14 +115,14 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
     let mut reported = String::new();
     // Pairs that were left out may only have to wait for their time.
     let is_whole = named.upgrade().is_some_and(|named| named.current.load().is_whole());
-    let mut seen = is_whole.then(|| Seen::of(&files));
+    let mut seen = is_whole.then(|| FileStates::of(&files));
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let Some(named) = named.upgrade() else { return };
         let (looked, before) = (files.clone(), seen.clone());
         // The disk may be slow.
         let look = tokio::task::spawn_blocking(move || {
-            let now = Seen::of(&looked);
+            let now = FileStates::of(&looked);
             (before.as_ref() != Some(&now)).then(|| (read(&looked), now))
         });
         let Ok(looked) = look.await else { return };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_good_at_the_start_is_used_once_it_is() {
+    async fn certificates_that_are_bad_at_the_start_are_used_once_they_are_good() {
         let directory = tempfile::tempdir().unwrap();
         let good = write(directory.path(), "good", &["a.example"]);
         let late = CertificateFiles {

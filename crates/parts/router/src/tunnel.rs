@@ -14,7 +14,7 @@ use super::pace::WRITE_TIME_MAX;
 use super::permit::Permit;
 use super::pool::Pool;
 use super::stream::{fill, write_all};
-use super::streams::Ended;
+use super::streams::TransferEnd;
 use super::wire::Wire;
 
 /// The time that a tunnel may be idle; WebSockets that are alive say so far more often.
@@ -24,7 +24,7 @@ const DRAIN_CHECK: Duration = Duration::from_millis(500);
 
 /// The limits after which a tunnel is given up.
 #[derive(Clone, Copy)]
-pub struct Limits {
+pub struct TunnelLimits {
     /// The time for which nothing moved, either way.
     pub idle: Duration,
     /// The time for which one side took nothing, whatever the other did.
@@ -32,7 +32,7 @@ pub struct Limits {
 }
 
 pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
-    let limits = Limits { idle: IDLE_TIME_MAX, write: WRITE_TIME_MAX };
+    let limits = TunnelLimits { idle: IDLE_TIME_MAX, write: WRITE_TIME_MAX };
     let moved = Moved::default();
     let both = relay(pool, client, upstream, limits, &moved);
     tokio::pin!(both);
@@ -56,9 +56,9 @@ pub async fn relay(
     pool: &Pool,
     client: &Wire,
     upstream: &Wire,
-    limits: Limits,
+    limits: TunnelLimits,
     moved: &Moved,
-) -> Ended {
+) -> TransferEnd {
     let last = Cell::new(Instant::now());
     let way = |from, to, direction| {
         let passed = move |count| moved.add(direction, count);
@@ -66,20 +66,20 @@ pub async fn relay(
     };
     let up = async {
         way(client, upstream, Direction::FromClient).await.map_err(|broken| match broken {
-            Broken::Reading => Ended::ClientReset,
-            Broken::Writing => Ended::BackEndReset,
-            Broken::Idle => Ended::Idle,
+            Broken::Reading => TransferEnd::ClientReset,
+            Broken::Writing => TransferEnd::BackEndReset,
+            Broken::Idle => TransferEnd::Idle,
         })
     };
     let down = async {
         way(upstream, client, Direction::ToClient).await.map_err(|broken| match broken {
-            Broken::Reading => Ended::BackEndReset,
-            Broken::Writing => Ended::ClientReset,
-            Broken::Idle => Ended::Idle,
+            Broken::Reading => TransferEnd::BackEndReset,
+            Broken::Writing => TransferEnd::ClientReset,
+            Broken::Idle => TransferEnd::Idle,
         })
     };
     match tokio::try_join!(up, down) {
-        Ok(_) => Ended::Closed,
+        Ok(_) => TransferEnd::Closed,
         Err(ended) => ended,
     }
 }
@@ -95,10 +95,10 @@ async fn one_way(
     from: &Wire,
     to: &Wire,
     last: &Cell<Instant>,
-    limits: Limits,
+    limits: TunnelLimits,
     passed: impl Fn(usize),
 ) -> Result<(), Broken> {
-    let Limits { idle, .. } = limits;
+    let TunnelLimits { idle, .. } = limits;
     loop {
         // The other way counts, too.
         let deadline = last.get() + idle;
@@ -138,7 +138,7 @@ async fn pass(
     from: &Wire,
     to: &Wire,
     buffer: &mut Buffer,
-    Limits { idle, write }: Limits,
+    TunnelLimits { idle, write }: TunnelLimits,
 ) -> Result<usize, Broken> {
     let count = match fill(from, buffer, idle).await {
         Ok(count) => count,
@@ -174,10 +174,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_not_silent_while_the_other_way_moves() {
+    async fn a_tunnel_is_not_idle_while_the_other_direction_moves() {
         let ((to_client, mut client), (to_server, mut server)) = (pair().await, pair().await);
         let pool = Pool::default();
-        let (limits, moved) = (Limits { idle: IDLE, write: 1000 * IDLE }, Moved::default());
+        let (limits, moved) = (TunnelLimits { idle: IDLE, write: 1000 * IDLE }, Moved::default());
         let relayed = relay(&pool, &to_client, &to_server, limits, &moved);
         let talk = async {
             // This is more than anybody takes who does not read.
@@ -199,7 +199,7 @@ mod tests {
         let both = async { tokio::join!(relayed, talk) };
         let both = tokio::time::timeout(100 * IDLE, both).await;
         let (ended, last) = both.expect("it goes on while one way moves");
-        assert_eq!((ended, Instant::now().duration_since(last).as_secs()), (Ended::Idle, 5));
+        assert_eq!((ended, Instant::now().duration_since(last).as_secs()), (TransferEnd::Idle, 5));
         assert_eq!(moved.get(Direction::ToClient), 4);
     }
 }

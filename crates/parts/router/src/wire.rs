@@ -14,7 +14,7 @@ use tokio::io::ReadBuf;
 use super::buffer::Buffer;
 use super::far::peer::FarPeer;
 use super::far::sealed::Sealed;
-use super::h2::stream::Stream;
+use super::h2::stream::H2Stream;
 use super::pace::Patience;
 use super::plain::Plain;
 use super::time_limit::within;
@@ -24,7 +24,7 @@ pub enum Wire {
     /// A connection inside TLS; larger, and rarer.
     Sealed(Box<Sealed>),
     /// One request, of many on a connection.
-    Stream(Box<Stream>),
+    Stream(Box<H2Stream>),
 }
 
 impl From<Plain> for Wire {

@@ -21,14 +21,14 @@ const LOOK_PART: u32 = 20;
 /// The nice value of capped processes: below everything else of the session's owner.
 const CAPPED_NICE: i32 = 19;
 
-pub struct Watch {
+pub struct CapWatch {
     cap: Cap,
     next: Instant,
 }
 
-impl Watch {
-    pub fn new(cap: Cap, now: Instant) -> Watch {
-        Watch { cap, next: now + LOOK_INTERVAL }
+impl CapWatch {
+    pub fn new(cap: Cap, now: Instant) -> CapWatch {
+        CapWatch { cap, next: now + LOOK_INTERVAL }
     }
 
     pub fn next(&self) -> Instant {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_named() {
+    fn a_cap_that_is_exceeded_is_named() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let cap = Cap { memory_bytes: 64 << 30, processes: 500, cores: 1 };
         assert_eq!(excess(&cap), None);

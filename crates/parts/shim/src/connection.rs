@@ -6,27 +6,27 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use super::descriptors::{self, DESCRIPTORS_MAX};
-use super::message::{LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
+use super::message::{LINE_BYTES_MAX, ShimReply, ShimRequest, Tell, VERSION, line};
 
 /// The number of bytes read at once: one busy connection does not hold up the others.
 const READ_BYTES: usize = 16 << 10;
 
-pub struct Connection {
+pub struct NodeConnection {
     pub stream: UnixStream,
     received: Vec<u8>,
     /// The descriptors that came along, for the next request that takes them.
     descriptors: Vec<OwnedFd>,
 }
 
-impl Connection {
+impl NodeConnection {
     /// Accepts a connection; `None` unless it is the same user at the other end.
-    pub fn accept(stream: UnixStream) -> Option<Connection> {
+    pub fn accept(stream: UnixStream) -> Option<NodeConnection> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
         if peer.uid != rustix::process::geteuid() {
             return None;
         }
         stream.set_nonblocking(true).ok()?;
-        Some(Connection { stream, received: Vec::new(), descriptors: Vec::new() })
+        Some(NodeConnection { stream, received: Vec::new(), descriptors: Vec::new() })
     }
 
     /// Takes what has come. An error means that the connection is of no more use.
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     /// Returns the next whole line, understood or not.
-    pub fn next(&mut self) -> Option<Result<Request, String>> {
+    pub fn next(&mut self) -> Option<Result<ShimRequest, String>> {
         let end = self.received.iter().position(|byte| *byte == b'\n')?;
         let request = serde_json::from_slice(&self.received[..end])
             .map_err(|error| format!("not understood: {error}"));
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     pub fn tell(&mut self, tell: Tell) -> io::Result<()> {
-        let line = line(&Reply { v: VERSION, tell })?;
+        let line = line(&ShimReply { v: VERSION, tell })?;
         self.stream.write_all(&line)
     }
 }

@@ -14,13 +14,13 @@ use model::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus};
 
-use super::cap::Watch;
+use super::cap::CapWatch;
 use super::child;
-use super::connection::Connection;
+use super::connection::NodeConnection;
 use super::log::{FILE_BYTES_MAX, LogFile};
-use super::message::{Ask, Attachment, Request, Tell, VERSION};
-use super::output::{Output, Pipe, now_ms};
-use super::record::{self, Ended, Holding};
+use super::message::{Attachment, ShimCommand, ShimRequest, Tell, VERSION};
+use super::output::{Output, PipeState, now_ms};
+use super::record::{self, ExitRecord, Holding};
 use super::tree::{self, Reaped};
 use crate::spec::{Attached, LaunchSpec};
 use os::observe::process;
@@ -81,7 +81,7 @@ struct Shim {
     /// check.
     socket_inode: Option<u64>,
     listener: UnixListener,
-    connections: Vec<Connection>,
+    connections: Vec<NodeConnection>,
     phase: Phase,
     check_at: Instant,
     vanished_checks: u32,
@@ -94,7 +94,7 @@ enum Phase {
     Running(Box<Running>),
     /// It lasts until it is forgotten. `written` says whether `exit.json` is on disk.
     Ended {
-        ended: Box<Ended>,
+        ended: Box<ExitRecord>,
         written: bool,
         until: Instant,
     },
@@ -113,7 +113,7 @@ struct Running {
     started: Instant,
     lease: Lease,
     lease_over: bool,
-    watch: Option<Watch>,
+    watch: Option<CapWatch>,
     over_cap: Option<String>,
     background: bool,
     stopping: Option<Stopping>,
@@ -181,7 +181,7 @@ impl Shim {
 
     fn accept(&mut self) {
         let Ok((stream, _)) = self.listener.accept() else { return };
-        let Some(mut connection) = Connection::accept(stream) else { return };
+        let Some(mut connection) = NodeConnection::accept(stream) else { return };
         if connection.tell(self.state()).is_ok() {
             self.heard();
             self.connections.push(connection);
@@ -226,10 +226,10 @@ impl Shim {
         }
     }
 
-    fn obey(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> Tell {
+    fn obey(&mut self, request: ShimRequest, descriptors: Vec<OwnedFd>) -> Tell {
         self.heard();
         match (request.ask, &mut self.phase) {
-            (Ask::Launch { spec, lease_ms, attached }, Phase::Waiting { .. }) => {
+            (ShimCommand::Launch { spec, lease_ms, attached }, Phase::Waiting { .. }) => {
                 let launched = attach(attached, descriptors)
                     .and_then(|attached| self.launch(spec, lease_ms, attached));
                 match launched {
@@ -240,27 +240,29 @@ impl Shim {
                     }
                 }
             }
-            (Ask::Launch { .. }, _) => Tell::Refused { why: "this shim launched already".into() },
-            (Ask::Signal { signal }, Phase::Running(running)) => {
+            (ShimCommand::Launch { .. }, _) => {
+                Tell::Refused { why: "this shim launched already".into() }
+            }
+            (ShimCommand::Signal { signal }, Phase::Running(running)) => {
                 running.signal(signal);
                 Tell::Signalled
             }
-            (Ask::Signal { .. }, _) => Tell::Signalled,
-            (Ask::Stop { grace_ms }, Phase::Running(running)) => {
+            (ShimCommand::Signal { .. }, _) => Tell::Signalled,
+            (ShimCommand::Stop { grace_ms }, Phase::Running(running)) => {
                 running.stop(Duration::from_millis(grace_ms));
                 Tell::Stopping
             }
-            (Ask::Stop { .. }, _) => Tell::Stopping,
-            (Ask::Renew { lease_ms }, Phase::Running(running)) => {
+            (ShimCommand::Stop { .. }, _) => Tell::Stopping,
+            (ShimCommand::Renew { lease_ms }, Phase::Running(running)) => {
                 let limit = lease_ms.map(Duration::from_millis);
                 running.lease.renew(limit, running.monotonic());
                 Tell::Renewed
             }
-            (Ask::Renew { .. } | Ask::Greet, _) => Tell::Renewed,
-            (Ask::Forget, Phase::Running(_)) => {
+            (ShimCommand::Renew { .. } | ShimCommand::Greet, _) => Tell::Renewed,
+            (ShimCommand::Forget, Phase::Running(_)) => {
                 Tell::Refused { why: "the process is still running; stop it first".into() }
             }
-            (Ask::Forget, _) => {
+            (ShimCommand::Forget, _) => {
                 self.go();
                 Tell::Forgotten
             }
@@ -306,7 +308,7 @@ impl Shim {
             started: Instant::now(),
             lease: Lease::new(lease_ms.map(Duration::from_millis), Timestamp(0)),
             lease_over: false,
-            watch: cap.map(|cap| Watch::new(cap, Instant::now())),
+            watch: cap.map(|cap| CapWatch::new(cap, Instant::now())),
             over_cap: None,
             background: false,
             stopping: None,
@@ -322,7 +324,7 @@ impl Shim {
 
     fn read_output(&mut self) {
         if let Phase::Running(running) = &mut self.phase {
-            running.output_open = running.output.read() != Pipe::Ended;
+            running.output_open = running.output.read() != PipeState::Ended;
         }
     }
 
@@ -433,7 +435,7 @@ impl Running {
 
     /// Returns when something may have to be done, at the latest `limit`.
     fn next_look(&self, limit: Instant) -> Instant {
-        let watch = self.watch.as_ref().map(Watch::next);
+        let watch = self.watch.as_ref().map(CapWatch::next);
         self.lease_end().into_iter().chain(watch).fold(limit, Instant::min)
     }
 
@@ -500,10 +502,10 @@ impl Running {
         false
     }
 
-    fn end(mut self) -> Ended {
+    fn end(mut self) -> ExitRecord {
         // A stranger that was handed the pipe may hold it open for ever, so only what is there now
         // is read.
-        while self.output_open && self.output.read() == Pipe::Open {}
+        while self.output_open && self.output.read() == PipeState::Open {}
         let killed_here = self.stopping.is_some_and(|stopping| stopping.kill_interval.is_some());
         let lease_over = self.lease_over;
         let mut how = self.status.map_or_else(|| "ended".to_owned(), tree::describe);
@@ -516,7 +518,7 @@ impl Running {
         {
             how.push_str(", not by Cortex: out of memory, or by hand");
         }
-        Ended {
+        ExitRecord {
             v: VERSION,
             how,
             code: self.status.and_then(tree::code),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Ended, Holding};
+use super::record::{ExitRecord, Holding};
 use crate::spec::LaunchSpec;
 
 /// The only version so far.
@@ -14,15 +14,15 @@ pub const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// A message from the node.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct ShimRequest {
     pub v: u32,
     #[serde(flatten)]
-    pub ask: Ask,
+    pub ask: ShimCommand,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
+pub enum ShimCommand {
     /// Asks to start a process, once per shim. Answered by `Running` or `Failed`.
     Launch {
         spec: LaunchSpec,
@@ -65,7 +65,7 @@ pub enum Attachment {
 /// A message from the shim. The first one of every connection is the state: `Waiting`, `Running` or
 /// `Ended`.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Reply {
+pub struct ShimReply {
     pub v: u32,
     #[serde(flatten)]
     pub tell: Tell,
@@ -80,7 +80,7 @@ pub enum Tell {
         holding: Holding,
     },
     Ended {
-        ended: Ended,
+        ended: ExitRecord,
     },
     /// No process came into being; the shim ends.
     Failed {
@@ -109,16 +109,17 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_ignored() {
-        let request: Request =
+        let request: ShimRequest =
             serde_json::from_str(r#"{"v":1,"ask":"stop","grace_ms":5,"later":[1]}"#).unwrap();
-        assert!(matches!(request.ask, Ask::Stop { grace_ms: 5 }));
+        assert!(matches!(request.ask, ShimCommand::Stop { grace_ms: 5 }));
     }
 
     #[test]
-    fn what_is_said_is_understood() {
-        let said = line(&Reply { v: VERSION, tell: Tell::Refused { why: "a\nb".into() } }).unwrap();
+    fn messages_are_read_back() {
+        let said =
+            line(&ShimReply { v: VERSION, tell: Tell::Refused { why: "a\nb".into() } }).unwrap();
         assert_eq!(said.iter().filter(|byte| **byte == b'\n').count(), 1);
-        let heard: Reply = serde_json::from_slice(&said).unwrap();
+        let heard: ShimReply = serde_json::from_slice(&said).unwrap();
         assert!(matches!(heard.tell, Tell::Refused { why } if why == "a\nb"));
     }
 }

@@ -33,7 +33,7 @@ pub struct Output {
 
 /// Whether more may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pipe {
+pub enum PipeState {
     Open,
     /// Everything that was printed so far has been read.
     Empty,
@@ -46,18 +46,18 @@ impl Output {
     }
 
     /// Reads what is there, but not for ever.
-    pub fn read(&mut self) -> Pipe {
+    pub fn read(&mut self) -> PipeState {
         let mut chunk = [0; READ_BYTES];
         for _ in 0..READS_MAX {
             match rustix::io::read(&self.pipe, &mut chunk) {
-                Ok(0) => return Pipe::Ended,
+                Ok(0) => return PipeState::Ended,
                 Ok(count) => self.lines.take(&chunk[..count], now_ms()),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return Pipe::Empty,
-                Err(_) => return Pipe::Ended,
+                Err(rustix::io::Errno::AGAIN) => return PipeState::Empty,
+                Err(_) => return PipeState::Ended,
             }
         }
-        Pipe::Open
+        PipeState::Open
     }
 
     /// Ends the log after the last read: a line without an end is a line too. Returns the last

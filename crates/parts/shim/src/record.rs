@@ -41,7 +41,7 @@ pub struct Holding {
 
 /// The content of `exit.json`: how it ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct ExitRecord {
     pub v: u32,
     pub holding: Holding,
     /// The way it ended, for people: "exit status 1".
@@ -64,7 +64,7 @@ pub struct Ended {
     pub ended_at: Timestamp,
 }
 
-impl Ended {
+impl ExitRecord {
     pub fn exit(&self) -> Exit {
         Exit {
             how: self.how.clone(),

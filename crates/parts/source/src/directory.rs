@@ -14,9 +14,9 @@ use anyhow::{Context, bail};
 use ignore::{DirEntry, WalkBuilder};
 
 use super::git;
-use super::ignored::{IGNORE_FILES, Ignored, Said};
+use super::ignored::{IGNORE_FILES, IgnoreDecision, Ignored};
 use super::pack::Packer;
-use super::repository::{Kind, Place};
+use super::repository::{VersionControl, VersionedDirectory};
 
 /// The directories that hold histories and are no source.
 const SKIPPED: &[&str] = &[".git", ".hg", ".bzr"];
@@ -39,7 +39,8 @@ pub fn write(root: &Path, packer: &mut Packer<'_>) -> anyhow::Result<()> {
 fn walk(root: &Path) -> ignore::Walk {
     let mut walk = WalkBuilder::new(root);
     walk.standard_filters(false).follow_links(false).sort_by_file_name(|a, b| a.cmp(b));
-    let in_git = Place::around(root).is_some_and(|place| place.kind == Kind::Git);
+    let in_git =
+        VersionedDirectory::around(root).is_some_and(|place| place.kind == VersionControl::Git);
     let rules = in_git.then(|| Rules::of(root)).flatten();
     match rules {
         Some(rules) => {
@@ -99,9 +100,9 @@ impl Rules {
         let Ok(path) = entry.path().strip_prefix(&self.root) else { return false };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let left_out = match known.own.said_of(path, is_directory(entry)) {
-            Said::Nothing => known.by_git.contains(path),
-            Said::LeftOut => true,
-            Said::Wanted => false,
+            IgnoreDecision::Nothing => known.by_git.contains(path),
+            IgnoreDecision::LeftOut => true,
+            IgnoreDecision::Wanted => false,
         };
         if !left_out && is_directory(entry) {
             known.enter(path, entry.path());

@@ -10,7 +10,7 @@ use anyhow::bail;
 
 use super::ignored::Ignored;
 use super::pack::{Packer, listed};
-use super::repository::{Kind, Mount, Place, Revision, said};
+use super::repository::{Mount, Revision, VersionControl, VersionedDirectory, said};
 
 /// The maximum depth of nested submodules: deeper ones are a circle.
 const DEPTH_MAX: usize = 10;
@@ -19,7 +19,7 @@ const PARTS_MAX: usize = 500;
 
 /// A tree of one commit, and the place where it goes.
 #[derive(Debug)]
-pub struct Part {
+pub struct TreePart {
     root: PathBuf,
     commit: String,
     prefix: PathBuf,
@@ -28,37 +28,37 @@ pub struct Part {
     files: BTreeSet<PathBuf>,
 }
 
-enum Entry {
+enum TreeEntry {
     File(PathBuf),
     /// A submodule, and its commit.
     Submodule(PathBuf, String),
 }
 
 pub fn is_installed() -> bool {
-    Kind::Git.command(Path::new("."), &["--version"]).output().is_ok()
+    VersionControl::Git.command(Path::new("."), &["--version"]).output().is_ok()
 }
 
 pub fn has_no_commit(root: &Path) -> bool {
-    let head = Kind::Git.ask(root, &["rev-parse", "--verify", "--quiet", "HEAD"]);
-    let inside = Kind::Git.ask(root, &["rev-parse", "--git-dir"]);
+    let head = VersionControl::Git.ask(root, &["rev-parse", "--verify", "--quiet", "HEAD"]);
+    let inside = VersionControl::Git.ask(root, &["rev-parse", "--git-dir"]);
     head.is_ok_and(|output| !output.status.success())
         && inside.is_ok_and(|output| output.status.success())
 }
 
-pub fn names(place: &Place, commit: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub fn names(place: &VersionedDirectory, commit: &str) -> anyhow::Result<Vec<PathBuf>> {
     let entries = entries(&place.root, commit, &place.prefix)?;
     let path = |entry| match entry {
-        Entry::File(path) | Entry::Submodule(path, _) => path,
+        TreeEntry::File(path) | TreeEntry::Submodule(path, _) => path,
     };
     Ok(entries.into_iter().map(path).collect())
 }
 
 /// Lists the entries of a directory; nothing where the commit has no such directory.
-fn entries(root: &Path, commit: &str, prefix: &Path) -> anyhow::Result<Vec<Entry>> {
+fn entries(root: &Path, commit: &str, prefix: &Path) -> anyhow::Result<Vec<TreeEntry>> {
     let mut tree = OsString::from(format!("{commit}:"));
     tree.push(prefix);
     let arguments = ["ls-tree", "-r", "-z", "--full-tree"].map(OsStr::new);
-    let output = Kind::Git.ask(root, &[&arguments[..], &[&tree]].concat())?;
+    let output = VersionControl::Git.ask(root, &[&arguments[..], &[&tree]].concat())?;
     if !output.status.success() {
         if prefix.as_os_str().is_empty() {
             bail!("git cannot list {commit}: {}", said(&output.stderr));
@@ -73,16 +73,16 @@ fn entries(root: &Path, commit: &str, prefix: &Path) -> anyhow::Result<Vec<Entry
         let head = std::str::from_utf8(&line[..tab]).ok()?;
         let mut words = head.split(' ');
         Some(match (words.nth(1)?, words.next()?) {
-            ("commit", object) => Entry::Submodule(path, object.into()),
-            _ => Entry::File(path),
+            ("commit", object) => TreeEntry::Submodule(path, object.into()),
+            _ => TreeEntry::File(path),
         })
     };
     Ok(lines.filter_map(entry).collect())
 }
 
-pub fn changed(place: &Place) -> anyhow::Result<BTreeSet<PathBuf>> {
+pub fn changed(place: &VersionedDirectory) -> anyhow::Result<BTreeSet<PathBuf>> {
     let arguments = ["status", "--porcelain", "-z", "--no-renames", "--", "."];
-    let output = Kind::Git.ask(&place.directory(), &arguments)?;
+    let output = VersionControl::Git.ask(&place.directory(), &arguments)?;
     let lines = output.stdout.split(|byte| *byte == 0).filter_map(|line| line.get(3..));
     // The names are relative to the root of the work tree.
     let names = lines.map(|name| Path::new(OsStr::from_bytes(name)));
@@ -94,19 +94,19 @@ pub fn changed(place: &Place) -> anyhow::Result<BTreeSet<PathBuf>> {
 pub fn parts(
     revision: &Revision,
     ignored: &Ignored,
-) -> anyhow::Result<(Vec<Part>, BTreeSet<PathBuf>)> {
-    let Place { root, prefix, .. } = revision.place.clone();
+) -> anyhow::Result<(Vec<TreePart>, BTreeSet<PathBuf>)> {
+    let VersionedDirectory { root, prefix, .. } = revision.place.clone();
     let mut waiting = vec![(root, revision.id.clone(), prefix, PathBuf::new(), 0)];
     let (mut parts, mut absent) = (Vec::new(), BTreeSet::new());
     while let Some((root, commit, prefix, mount, depth)) = waiting.pop() {
         let mut files = BTreeSet::new();
         for entry in entries(&root, &commit, &prefix)? {
             let (path, object) = match entry {
-                Entry::File(path) => {
+                TreeEntry::File(path) => {
                     files.insert(mount.join(path));
                     continue;
                 }
-                Entry::Submodule(path, object) => (path, object),
+                TreeEntry::Submodule(path, object) => (path, object),
             };
             let at = mount.join(&path);
             if ignored.leaves_out(&at, true) {
@@ -116,7 +116,7 @@ pub fn parts(
             let is_here = depth < DEPTH_MAX
                 && waiting.len() + parts.len() < PARTS_MAX
                 && directory.join(".git").exists()
-                && Kind::Git
+                && VersionControl::Git
                     .ask(&directory, &["cat-file", "-e", &format!("{object}^{{commit}}")])?
                     .status
                     .success();
@@ -125,14 +125,14 @@ pub fn parts(
                 false => drop(absent.insert(at)),
             }
         }
-        parts.push(Part { root, commit, prefix, mount, files });
+        parts.push(TreePart { root, commit, prefix, mount, files });
     }
     Ok((parts, absent))
 }
 
 /// Packs the parts; returns messages about what was left out.
 pub fn write(
-    parts: &[Part],
+    parts: &[TreePart],
     ignored: &Ignored,
     packer: &mut Packer<'_>,
 ) -> anyhow::Result<Vec<String>> {
@@ -143,10 +143,10 @@ pub fn write(
         if !part.prefix.as_os_str().is_empty() {
             arguments.extend([OsStr::new("--"), part.prefix.as_os_str()]);
         }
-        let command = Kind::Git.command(&part.root, &arguments);
+        let command = VersionControl::Git.command(&part.root, &arguments);
         let mount = Mount { prefix: &part.prefix, at: &part.mount, ignored };
         let mut rest = part.files.clone();
-        mount.copy(Kind::Git, command, packer, |path| {
+        mount.copy(VersionControl::Git, command, packer, |path| {
             rest.remove(&path);
         })?;
         left_out.extend(rest.into_iter().filter(|path| !ignored.leaves_out(path, false)));
@@ -166,7 +166,8 @@ pub fn write(
 pub fn ignored_in(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let arguments =
         ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", "."];
-    let output = Kind::Git.ask(directory, &arguments).ok().filter(|one| one.status.success())?;
+    let output =
+        VersionControl::Git.ask(directory, &arguments).ok().filter(|one| one.status.success())?;
     let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let names: BTreeSet<PathBuf> = names
         .map(|name| name.strip_suffix(b"/").unwrap_or(name))

@@ -18,7 +18,7 @@ pub struct Ignored {
 
 /// The decision of these files on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum IgnoreDecision {
     Nothing,
     LeftOut,
     /// A line with `!` includes it, even where version control leaves it out.
@@ -44,18 +44,18 @@ impl Ignored {
     }
 
     /// Returns the decision on this path alone: the caller has asked about its parents before.
-    pub fn said_of(&self, path: &Path, is_directory: bool) -> Said {
+    pub fn said_of(&self, path: &Path, is_directory: bool) -> IgnoreDecision {
         for directory in path.ancestors().skip(1) {
             let Ok(inside) = path.strip_prefix(directory) else { continue };
             for file in self.files.get(directory).into_iter().flatten().rev() {
                 match file.matched(inside, is_directory) {
                     Match::None => {}
-                    Match::Ignore(_) => return Said::LeftOut,
-                    Match::Whitelist(_) => return Said::Wanted,
+                    Match::Ignore(_) => return IgnoreDecision::LeftOut,
+                    Match::Whitelist(_) => return IgnoreDecision::Wanted,
                 }
             }
         }
-        Said::Nothing
+        IgnoreDecision::Nothing
     }
 
     /// Whether the path, or a directory that it lies in, is left out.
@@ -64,8 +64,10 @@ impl Ignored {
             return false;
         }
         let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
-        self.said_of(path, is_directory) == Said::LeftOut
-            || parents.into_iter().any(|parent| self.said_of(parent, true) == Said::LeftOut)
+        self.said_of(path, is_directory) == IgnoreDecision::LeftOut
+            || parents
+                .into_iter()
+                .any(|parent| self.said_of(parent, true) == IgnoreDecision::LeftOut)
     }
 }
 
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_file_says_it_and_ours_before_heroku_s() {
+    fn the_nearest_ignore_file_decides_and_ours_before_herokus() {
         let mut ignored = Ignored::default();
         ignored.add(Path::new(""), b"\xef\xbb\xbfdocs/\n*.bin\n/top\n");
         ignored.add(Path::new(""), b"!keep.bin\n");
@@ -94,6 +96,6 @@ mod tests {
         ] {
             assert_eq!(ignored.leaves_out(Path::new(path), is_directory), left_out, "{path}");
         }
-        assert_eq!(ignored.said_of(Path::new("keep.bin"), false), Said::Wanted);
+        assert_eq!(ignored.said_of(Path::new("keep.bin"), false), IgnoreDecision::Wanted);
     }
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use self::pack::Packer;
-use self::repository::{Kind, Place};
+use self::repository::{VersionControl, VersionedDirectory};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Vcs {
@@ -37,11 +37,11 @@ pub struct Source {
     pub note: String,
     /// The warnings for people, before the push.
     pub warnings: Vec<String>,
-    content: Content,
+    content: PushedContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum PushedContent {
     Directory(PathBuf),
     Revision(Box<repository::Revision>),
 }
@@ -51,29 +51,30 @@ impl Source {
         let metadata = std::fs::metadata(directory)
             .with_context(|| format!("{} cannot be pushed", directory.display()))?;
         if !metadata.is_dir() {
-            bail!("{} is no directory: push the directory it lies in", directory.display());
+            bail!("{} is not a directory: push the directory that it lies in", directory.display());
         }
         let kind = match vcs {
             Vcs::Auto => return Source::whatever(directory, revision),
-            Vcs::Git => Kind::Git,
-            Vcs::Hg => Kind::Hg,
-            Vcs::Bzr => Kind::Bzr,
+            Vcs::Git => VersionControl::Git,
+            Vcs::Hg => VersionControl::Hg,
+            Vcs::Bzr => VersionControl::Bzr,
             Vcs::Dir => return Source::as_it_is(directory, revision),
         };
         // A bare repository has no work tree.
-        let bare = || Place { kind, root: directory.to_path_buf(), prefix: PathBuf::new() };
-        let place = Place::around(directory).filter(|place| place.kind == kind);
+        let bare =
+            || VersionedDirectory { kind, root: directory.to_path_buf(), prefix: PathBuf::new() };
+        let place = VersionedDirectory::around(directory).filter(|place| place.kind == kind);
         let place = place.unwrap_or_else(bare);
         let found = place.clone().find(revision)?;
         found.ok_or_else(|| not_there(&place, revision))
     }
 
     fn whatever(directory: &Path, revision: Option<&str>) -> anyhow::Result<Source> {
-        if let Some(place) = Place::at(directory) {
+        if let Some(place) = VersionedDirectory::at(directory) {
             let found = place.clone().find(revision)?;
             return found.ok_or_else(|| not_there(&place, revision));
         }
-        let Some(place) = Place::around(directory) else {
+        let Some(place) = VersionedDirectory::around(directory) else {
             return Source::as_it_is(directory, revision);
         };
         let (root, prefix) = (place.root.display(), place.prefix.display());
@@ -102,7 +103,7 @@ impl Source {
         Ok(Source {
             note: "push of a directory".into(),
             warnings: Vec::new(),
-            content: Content::Directory(directory.to_path_buf()),
+            content: PushedContent::Directory(directory.to_path_buf()),
         })
     }
 
@@ -111,18 +112,18 @@ impl Source {
     pub fn write(self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
         let mut packer = Packer::new(to);
         let mut warnings = match self.content {
-            Content::Directory(directory) => {
+            PushedContent::Directory(directory) => {
                 directory::write(&directory, &mut packer)?;
                 Vec::new()
             }
-            Content::Revision(revision) => revision.write(&mut packer)?,
+            PushedContent::Revision(revision) => revision.write(&mut packer)?,
         };
         warnings.extend(packer.finish()?);
         Ok(warnings)
     }
 }
 
-fn not_there(place: &Place, revision: Option<&str>) -> anyhow::Error {
+fn not_there(place: &VersionedDirectory, revision: Option<&str>) -> anyhow::Error {
     anyhow::anyhow!(
         "the revision '{}' of {} has no directory {}: choose one that has it, or push the files as \
          they are with --vcs dir",

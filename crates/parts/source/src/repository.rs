@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use super::ignored::{self, IGNORE_FILES, Ignored};
 use super::pack::{Packer, listed};
-use super::{Content, Source, git};
+use super::{PushedContent, Source, git};
 
 /// The length of an id that is enough to recognise a commit by.
 const SHOWN_ID_LENGTH: usize = 12;
@@ -29,18 +29,19 @@ const OF_HOOKS: &[&str] = &[
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum VersionControl {
     Git,
     Hg,
     Bzr,
 }
 
-const KINDS: [(&str, Kind); 3] = [(".git", Kind::Git), (".hg", Kind::Hg), (".bzr", Kind::Bzr)];
+const KINDS: [(&str, VersionControl); 3] =
+    [(".git", VersionControl::Git), (".hg", VersionControl::Hg), (".bzr", VersionControl::Bzr)];
 
 /// A directory under version control: a whole work tree, or a part of one.
 #[derive(Clone, Debug)]
-pub struct Place {
-    pub kind: Kind,
+pub struct VersionedDirectory {
+    pub kind: VersionControl,
     /// The root of the work tree.
     pub root: PathBuf,
     /// The place of the directory in it; empty for all of it.
@@ -50,34 +51,34 @@ pub struct Place {
 /// A revision that exists, by its full id.
 #[derive(Debug)]
 pub struct Revision {
-    pub(super) place: Place,
+    pub(super) place: VersionedDirectory,
     pub(super) id: String,
     ignored: Ignored,
     /// The trees of Git alone: the revision's own, then those of the submodules that are here.
-    parts: Vec<git::Part>,
+    parts: Vec<git::TreePart>,
 }
 
-impl Kind {
+impl VersionControl {
     /// Returns the kind of repository whose root this directory is.
-    fn of(directory: &Path) -> Option<Kind> {
+    fn of(directory: &Path) -> Option<VersionControl> {
         KINDS.into_iter().find(|(name, _)| directory.join(name).exists()).map(|(_, kind)| kind)
     }
 
     pub fn word(self) -> &'static str {
         match self {
-            Kind::Git => "git",
-            Kind::Hg => "hg",
-            Kind::Bzr => "bzr",
+            VersionControl::Git => "git",
+            VersionControl::Hg => "hg",
+            VersionControl::Bzr => "bzr",
         }
     }
 
     /// Returns the program's name; Bazaar's successor Breezy speaks the same.
     fn program(self) -> &'static str {
         match self {
-            Kind::Git => "git",
-            Kind::Hg => "hg",
-            Kind::Bzr if is_installed("brz") => "brz",
-            Kind::Bzr => "bzr",
+            VersionControl::Git => "git",
+            VersionControl::Hg => "hg",
+            VersionControl::Bzr if is_installed("brz") => "brz",
+            VersionControl::Bzr => "bzr",
         }
     }
 
@@ -104,7 +105,7 @@ impl Kind {
     fn not_started(self, error: io::Error) -> anyhow::Error {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => "install it, or push the files as they are with --vcs dir",
-            _ => "look what is wrong with it",
+            _ => "find out what is wrong with it",
         };
         anyhow::Error::new(error).context(format!("{} cannot be run: {advice}", self.program()))
     }
@@ -115,19 +116,23 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-impl Place {
+impl VersionedDirectory {
     /// Returns the work tree that the directory is the root of.
-    pub fn at(directory: &Path) -> Option<Place> {
+    pub fn at(directory: &Path) -> Option<VersionedDirectory> {
         let (root, prefix) = (directory.to_path_buf(), PathBuf::new());
-        Kind::of(directory).map(|kind| Place { kind, root, prefix })
+        VersionControl::of(directory).map(|kind| VersionedDirectory { kind, root, prefix })
     }
 
     /// Returns the work tree that the directory is in, at its root or below.
-    pub fn around(directory: &Path) -> Option<Place> {
+    pub fn around(directory: &Path) -> Option<VersionedDirectory> {
         let directory = directory.canonicalize().ok()?;
-        let root = directory.ancestors().find(|one| Kind::of(one).is_some())?;
+        let root = directory.ancestors().find(|one| VersionControl::of(one).is_some())?;
         let prefix = directory.strip_prefix(root).ok()?.to_path_buf();
-        Some(Place { kind: Kind::of(root)?, root: root.to_path_buf(), prefix })
+        Some(VersionedDirectory {
+            kind: VersionControl::of(root)?,
+            root: root.to_path_buf(),
+            prefix,
+        })
     }
 
     pub fn directory(&self) -> PathBuf {
@@ -136,7 +141,7 @@ impl Place {
 
     /// Whether the directory is one of those that are left out of the repository.
     pub fn ignores(&self, directory: &Path) -> bool {
-        self.kind == Kind::Git && git::ignored_in(directory).is_none()
+        self.kind == VersionControl::Git && git::ignored_in(directory).is_none()
     }
 
     fn ask<S: AsRef<OsStr>>(&self, arguments: &[S]) -> anyhow::Result<Output> {
@@ -148,7 +153,7 @@ impl Place {
     pub fn find(self, revision: Option<&str>) -> anyhow::Result<Option<Source>> {
         // It would be read as an option.
         if revision.is_some_and(|revision| revision.starts_with('-') || revision.contains('\0')) {
-            bail!("'{}' is no revision", revision.unwrap_or_default().escape_debug());
+            bail!("'{}' is not a revision", revision.unwrap_or_default().escape_debug());
         }
         let id = self.resolve(revision)?;
         let short: String = id.chars().take(SHOWN_ID_LENGTH).collect();
@@ -168,7 +173,7 @@ impl Place {
         let mut found =
             Revision { place: self, id, ignored: Ignored::default(), parts: Vec::new() };
         found.ignored = found.ignore_files(&names, revision.is_some())?;
-        if found.place.kind == Kind::Git {
+        if found.place.kind == VersionControl::Git {
             let (parts, absent) = git::parts(&found, &found.ignored)?;
             found.parts = parts;
             if !absent.is_empty() {
@@ -184,26 +189,26 @@ impl Place {
             false => format!(":{}", found.place.prefix.display()),
         };
         let note = format!("push of {short}{place} ({})", found.place.kind.word());
-        Ok(Some(Source { note, warnings, content: Content::Revision(Box::new(found)) }))
+        Ok(Some(Source { note, warnings, content: PushedContent::Revision(Box::new(found)) }))
     }
 
     fn resolve(&self, revision: Option<&str>) -> anyhow::Result<String> {
         let output = match self.kind {
-            Kind::Git => {
+            VersionControl::Git => {
                 let commit = format!("{}^{{commit}}", revision.unwrap_or("HEAD"));
                 self.ask(&["rev-parse", "--verify", "--end-of-options", &commit])?
             }
-            Kind::Hg => {
+            VersionControl::Hg => {
                 self.ask(&["log", "--template", "{node}", "-r", revision.unwrap_or(".")])?
             }
-            Kind::Bzr => self.ask(&["revno", "-r", revision.unwrap_or("-1")])?,
+            VersionControl::Bzr => self.ask(&["revno", "-r", revision.unwrap_or("-1")])?,
         };
         let id = String::from_utf8_lossy(&output.stdout).trim().to_string();
         let id = id.lines().last().unwrap_or_default().to_string();
         let none_yet = match self.kind {
-            Kind::Git => git::has_no_commit(&self.root),
-            Kind::Hg => !id.is_empty() && id.bytes().all(|byte| byte == b'0'),
-            Kind::Bzr => self.ask(&["revno"])?.stdout.trim_ascii() == b"0",
+            VersionControl::Git => git::has_no_commit(&self.root),
+            VersionControl::Hg => !id.is_empty() && id.bytes().all(|byte| byte == b'0'),
+            VersionControl::Bzr => self.ask(&["revno"])?.stdout.trim_ascii() == b"0",
         };
         if revision.is_none() && none_yet {
             return Err(NothingCommitted(self.root.clone(), self.kind).into());
@@ -224,16 +229,16 @@ impl Place {
     fn changed(&self) -> anyhow::Result<BTreeSet<PathBuf>> {
         let place = self.pathspec();
         let arguments: Vec<&OsStr> = match self.kind {
-            Kind::Git => return git::changed(self),
-            Kind::Hg => ["status", "--no-status", "--print0"].map(OsStr::new).into(),
-            Kind::Bzr => ["status", "--short"].map(OsStr::new).into(),
+            VersionControl::Git => return git::changed(self),
+            VersionControl::Hg => ["status", "--no-status", "--print0"].map(OsStr::new).into(),
+            VersionControl::Bzr => ["status", "--short"].map(OsStr::new).into(),
         };
         let output = self.ask(&[arguments, vec![&place]].concat())?;
-        let end = if self.kind == Kind::Hg { 0 } else { b'\n' };
+        let end = if self.kind == VersionControl::Hg { 0 } else { b'\n' };
         let names = output.stdout.split(|byte| *byte == end).filter(|name| !name.is_empty());
         // Bazaar's lines begin with four columns of status.
         let names = names.map(|name| match self.kind {
-            Kind::Bzr => name.get(4..).unwrap_or_default(),
+            VersionControl::Bzr => name.get(4..).unwrap_or_default(),
             _ => name,
         });
         Ok(names.map(|name| PathBuf::from(OsStr::from_bytes(name))).collect())
@@ -242,7 +247,7 @@ impl Place {
     /// Returns the directory in the form that commands at the root take.
     fn pathspec(&self) -> OsString {
         match (self.kind, self.prefix.as_os_str().is_empty()) {
-            (Kind::Hg, _) => {
+            (VersionControl::Hg, _) => {
                 let mut path = OsString::from("path:");
                 path.push(if self.prefix.as_os_str().is_empty() { "." } else { "" });
                 path.push(&self.prefix);
@@ -257,9 +262,9 @@ impl Place {
     fn names(&self, id: &str) -> anyhow::Result<Vec<PathBuf>> {
         let place = self.pathspec();
         let arguments: Vec<&OsStr> = match self.kind {
-            Kind::Git => return git::names(self, id),
-            Kind::Hg => ["files", "--print0", "-r", id].map(OsStr::new).into(),
-            Kind::Bzr => {
+            VersionControl::Git => return git::names(self, id),
+            VersionControl::Hg => ["files", "--print0", "-r", id].map(OsStr::new).into(),
+            VersionControl::Bzr => {
                 ["ls", "--recursive", "--versioned", "--null", "-r", id].map(OsStr::new).into()
             }
         };
@@ -273,17 +278,17 @@ impl Place {
     fn content(&self, id: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
         let path = self.prefix.join(path);
         let output = match self.kind {
-            Kind::Git => {
+            VersionControl::Git => {
                 let mut name = OsString::from(format!("{id}:"));
                 name.push(&path);
                 self.ask(&[OsStr::new("cat-file"), OsStr::new("blob"), &name])?
             }
-            Kind::Hg => {
+            VersionControl::Hg => {
                 let mut name = OsString::from("path:");
                 name.push(&path);
                 self.ask(&[OsStr::new("cat"), OsStr::new("-r"), OsStr::new(id), &name])?
             }
-            Kind::Bzr => {
+            VersionControl::Bzr => {
                 self.ask(&[OsStr::new("cat"), OsStr::new("-r"), OsStr::new(id), path.as_os_str()])?
             }
         };
@@ -302,13 +307,13 @@ fn clean(path: &Path) -> PathBuf {
     "there is no revision to push in {}, as nothing is committed yet: commit it first ({}), or push \
      the files as they are with --vcs dir", .0.display(), first_commit(*.1)
 )]
-pub struct NothingCommitted(PathBuf, Kind);
+pub struct NothingCommitted(PathBuf, VersionControl);
 
-fn first_commit(kind: Kind) -> &'static str {
+fn first_commit(kind: VersionControl) -> &'static str {
     match kind {
-        Kind::Git => "`git add -A`, then `git commit -m 'first version'`",
-        Kind::Hg => "`hg add`, then `hg commit -m 'first version'`",
-        Kind::Bzr => "`bzr add`, then `bzr commit -m 'first version'`",
+        VersionControl::Git => "`git add -A`, then `git commit -m 'first version'`",
+        VersionControl::Hg => "`hg add`, then `hg commit -m 'first version'`",
+        VersionControl::Bzr => "`bzr add`, then `bzr commit -m 'first version'`",
     }
 }
 
@@ -335,12 +340,12 @@ impl Revision {
     }
 
     pub fn write(self, packer: &mut Packer<'_>) -> anyhow::Result<Vec<String>> {
-        if self.place.kind == Kind::Git {
+        if self.place.kind == VersionControl::Git {
             return git::write(&self.parts, &self.ignored, packer);
         }
         let place = self.place.pathspec();
         let line: &[&str] = match self.place.kind {
-            Kind::Hg => &[
+            VersionControl::Hg => &[
                 "archive",
                 "--config",
                 "ui.archivemeta=false",
@@ -356,7 +361,7 @@ impl Revision {
             _ => &["export", "--format=tar", "--per-file-timestamps", "--root=", "-r", &self.id],
         };
         let mut arguments: Vec<&OsStr> = line.iter().map(OsStr::new).collect();
-        arguments.extend((self.place.kind == Kind::Hg).then_some(place.as_os_str()));
+        arguments.extend((self.place.kind == VersionControl::Hg).then_some(place.as_os_str()));
         arguments.push(OsStr::new("-"));
         let command = self.place.kind.command(&self.place.root, &arguments);
         let mount = Mount { prefix: &self.place.prefix, at: Path::new(""), ignored: &self.ignored };
@@ -377,7 +382,7 @@ impl Mount<'_> {
     /// Copies the entries; `seen` gets the path of everything in the archive.
     pub fn copy(
         &self,
-        kind: Kind,
+        kind: VersionControl,
         mut command: Command,
         packer: &mut Packer<'_>,
         seen: impl FnMut(PathBuf),

@@ -271,7 +271,7 @@ fn a_pipe_is_no_source_and_a_missing_directory_an_error() {
     let missing = error(&directory.path().join("none"), Vcs::Auto, None);
     assert!(missing.contains("none cannot be pushed"), "{missing}");
     let file = error(&directory.path().join("app.py"), Vcs::Auto, None);
-    assert!(file.contains("is no directory"), "{file}");
+    assert!(file.contains("is not a directory"), "{file}");
     let revision = error(directory.path(), Vcs::Auto, Some("v1"));
     assert!(revision.contains("--rev"), "{revision}");
 }

@@ -21,7 +21,7 @@ use store::{
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The place of one store; it may be opened again once it is closed.
-pub trait Site: Sync {
+pub trait StoreSite: Sync {
     fn open(&self) -> impl Future<Output = SharedStore> + Send;
 }
 
@@ -97,7 +97,7 @@ pub async fn next_change(watch: &mut Watch) -> (String, Option<String>, Cursor) 
     }
 }
 
-pub async fn what_is_set_is_found_also_after_reopening(site: &impl Site) {
+pub async fn what_is_set_is_found_also_after_reopening(site: &impl StoreSite) {
     let store = site.open().await;
     for (name, value) in [("a::b", "1"), ("a::bc", "2"), ("a!", "3"), ("a::b::c", "4"), ("e", "")] {
         set(&store, name, value).await;
@@ -124,7 +124,7 @@ pub async fn what_is_set_is_found_also_after_reopening(site: &impl Site) {
     assert_eq!(store.lookup_hash(&key("a::bc")).await.unwrap(), None);
 }
 
-pub async fn writes_to_a_closed_store_fail(site: &impl Site) {
+pub async fn writes_to_a_closed_store_fail(site: &impl StoreSite) {
     let store = site.open().await;
     set(&store, "a", "1").await;
     store.close().await.unwrap();
@@ -136,7 +136,7 @@ pub async fn writes_to_a_closed_store_fail(site: &impl Site) {
     store.close().await.unwrap();
 }
 
-pub async fn watches_see_changes_in_order_and_resume(site: &impl Site) {
+pub async fn watches_see_changes_in_order_and_resume(site: &impl StoreSite) {
     let store = site.open().await;
     set(&store, "a::before", "0").await;
     let mut watch = store.watch(prefix("a"), None).await.unwrap();
@@ -169,7 +169,7 @@ pub async fn watches_see_changes_in_order_and_resume(site: &impl Site) {
     while timeout(DEADLINE, resumed.next()).await.expect("an end").is_some() {}
 }
 
-pub async fn a_cursor_of_an_earlier_run_never_leaves_a_gap(site: &impl Site) {
+pub async fn a_cursor_of_an_earlier_run_never_leaves_a_gap(site: &impl StoreSite) {
     let store = site.open().await;
     let mut watch = store.watch(prefix("a"), None).await.unwrap();
     set(&store, "a::b", "1").await;
@@ -189,7 +189,7 @@ pub async fn a_cursor_of_an_earlier_run_never_leaves_a_gap(site: &impl Site) {
     assert!(matches!(next_event(&mut notes).await, WatchEvent::Resync { .. }));
 }
 
-pub async fn the_board_is_seen_and_watched_and_never_kept(site: &impl Site) {
+pub async fn the_board_is_seen_and_watched_and_never_kept(site: &impl StoreSite) {
     let store = site.open().await;
     let head = store.head().await.unwrap();
     let mut watch = store.watch(prefix("local::x"), None).await.unwrap();
@@ -226,7 +226,7 @@ pub async fn the_board_is_seen_and_watched_and_never_kept(site: &impl Site) {
     assert_eq!(lookup(&site.open().await, "local::x::2").await, None);
 }
 
-pub async fn many_writers_at_once_are_all_kept(site: &impl Site) {
+pub async fn many_writers_at_once_are_all_kept(site: &impl StoreSite) {
     let store = site.open().await;
     let writers: Vec<_> = (0..50)
         .map(|writer| {
@@ -248,7 +248,7 @@ pub async fn many_writers_at_once_are_all_kept(site: &impl Site) {
     assert_eq!(lookup(&store, "w::49::19").await.as_deref(), Some("49/19"));
 }
 
-pub async fn writes_of_one_caller_keep_their_order(site: &impl Site) {
+pub async fn writes_of_one_caller_keep_their_order(site: &impl StoreSite) {
     let store = site.open().await;
     let mut watch = store.watch(prefix("o"), None).await.unwrap();
     let (sender, mut replies) = tokio::sync::mpsc::unbounded_channel();
@@ -294,7 +294,7 @@ pub async fn writes_of_one_caller_keep_their_order(site: &impl Site) {
     }
 }
 
-pub async fn pages_of_keys_are_all_keys(site: &impl Site) {
+pub async fn pages_of_keys_are_all_keys(site: &impl StoreSite) {
     let store = site.open().await;
     let mut expected = BTreeSet::new();
     for name in ["p", "p!", "p::a", "p::a::b", "p::ab", "p::ä", "px", "local::p", "q"] {
@@ -319,7 +319,7 @@ pub async fn pages_of_keys_are_all_keys(site: &impl Site) {
     }
 }
 
-pub async fn large_values_are_files_however_they_come(site: &impl Site) {
+pub async fn large_values_are_files_however_they_come(site: &impl StoreSite) {
     let store = site.open().await;
     let large = Bytes::from(vec![7; INLINE_VALUE_MAX + 1]);
     store.set(key("large"), large.clone()).await.unwrap();
@@ -347,7 +347,7 @@ async fn set_until(store: &SharedStore, name: &str, value: Bytes, expires: Times
     store.write(Submission { key: key(name), change, only_over: None }).await.unwrap();
 }
 
-pub async fn a_value_ends_and_watchers_hear_of_it_also_after_reopening(site: &impl Site) {
+pub async fn a_value_ends_and_watchers_hear_of_it_also_after_reopening(site: &impl StoreSite) {
     let store = site.open().await;
     let mut watch = store.watch(Prefix::all(), None).await.unwrap();
     let soon = || Clock::start().now().after(Duration::from_millis(150));
@@ -383,7 +383,7 @@ pub async fn a_value_ends_and_watchers_hear_of_it_also_after_reopening(site: &im
     assert_eq!(lookup(&store, "a::small").await, None);
 }
 
-pub async fn an_expiry_is_given_and_taken_without_touching_the_value(site: &impl Site) {
+pub async fn an_expiry_is_given_and_taken_without_touching_the_value(site: &impl StoreSite) {
     let store = site.open().await;
     let far = Timestamp(Clock::start().now().0 + 3_600_000);
     let large = Bytes::from(vec![7; INLINE_VALUE_MAX + 1]);
@@ -401,7 +401,7 @@ pub async fn an_expiry_is_given_and_taken_without_touching_the_value(site: &impl
     assert!(!store.expire(&key("none"), Some(far)).await.unwrap());
 }
 
-pub async fn a_write_over_another_version_is_not_made(site: &impl Site) {
+pub async fn a_write_over_another_version_is_not_made(site: &impl StoreSite) {
     let store = site.open().await;
     set(&store, "a", "1").await;
     let first = store.lookup(&key("a")).await.unwrap().unwrap().version;
@@ -422,9 +422,9 @@ mod tests {
     use super::*;
 
     /// Cortex's own store, in segments that are small enough to be many.
-    struct Place(TempDir);
+    struct SmallStore(TempDir);
 
-    impl Site for Place {
+    impl StoreSite for SmallStore {
         async fn open(&self) -> SharedStore {
             let layout = DataDirectory::new(self.0.path().join("data"), self.0.path());
             let small = 64 << 10;
@@ -437,5 +437,5 @@ mod tests {
         }
     }
 
-    crate::over!(Place(TempDir::new().unwrap()));
+    crate::over!(SmallStore(TempDir::new().unwrap()));
 }

@@ -11,9 +11,9 @@ use store_core::watch::ARRIVALS_KEPT_MAX;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::hub::{self, Change, Hub, LocalChange};
+use super::hub::{self, Hub, KeyChange, LocalChange};
 use super::keyspace::Keyspace;
-use super::link::{Link, LinkError};
+use super::link::{EtcdLink, LinkError};
 use super::record::StoredRecord;
 use runtime::driver::Clock;
 use store::{Cursor, Watch, WatchEvent};
@@ -25,7 +25,7 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub struct Feed {
-    pub link: Link,
+    pub link: EtcdLink,
     pub space: Keyspace,
     pub hub: Arc<Hub>,
     pub clock: Clock,
@@ -95,15 +95,15 @@ impl Feed {
     }
 
     /// Groups events by revision; etcd never splits one between two answers.
-    fn by_revision(&self, events: &[Event]) -> BTreeMap<i64, Vec<Option<Change>>> {
-        let mut revisions: BTreeMap<i64, Vec<Option<Change>>> = BTreeMap::new();
+    fn by_revision(&self, events: &[Event]) -> BTreeMap<i64, Vec<Option<KeyChange>>> {
+        let mut revisions: BTreeMap<i64, Vec<Option<KeyChange>>> = BTreeMap::new();
         for kv in events.iter().filter_map(Event::kv) {
             let key = self.space.key(kv.key());
             let change = key.map(|key| {
                 // A delete has no version.
                 let is_set = kv.version() > 0;
                 let record = is_set.then(|| self.record(&key, kv.value())).flatten();
-                Change { key, record }
+                KeyChange { key, record }
             });
             revisions.entry(kv.mod_revision()).or_default().push(change);
         }
@@ -144,7 +144,7 @@ impl Feed {
                 for (counter, change) in (1..).zip(revised) {
                     let arrival = hub::arrival(revision, counter);
                     count += 1;
-                    let Some(Change { key, record }) = change else { continue };
+                    let Some(KeyChange { key, record }) = change else { continue };
                     if arrival > from && arrival <= until.arrival && wanted.matches(&key) {
                         changes.push(self.change(arrival, until.incarnation, key, record));
                     }

@@ -40,7 +40,7 @@ pub fn revision(arrival: u64) -> i64 {
 
 /// A change of one key in the feed; `record` is `None` after a delete, or if it cannot be read.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct KeyChange {
     pub key: Key,
     pub record: Option<StoredRecord>,
 }
@@ -141,13 +141,14 @@ impl Hub {
     }
 
     /// Applies all changes of one revision; those of other keys are `None`.
-    pub fn apply(&self, of: i64, changes: Vec<Option<Change>>, now: Timestamp) {
+    pub fn apply(&self, of: i64, changes: Vec<Option<KeyChange>>, now: Timestamp) {
         let mut state = self.state();
-        let is_put = |change: &Option<Change>| change.as_ref().is_some_and(|c| c.record.is_some());
+        let is_put =
+            |change: &Option<KeyChange>| change.as_ref().is_some_and(|c| c.record.is_some());
         let all_puts = changes.iter().all(is_put);
         for (counter, change) in (1..).zip(changes) {
             state.last = arrival(of, counter).max(state.last);
-            let Some(Change { key, record }) = change else { continue };
+            let Some(KeyChange { key, record }) = change else { continue };
             let before = state.ends.forget(&key);
             let end = record.as_ref().and_then(|record| record.expires);
             let has_ended = |end: &Timestamp| *end <= now;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::feed::Feed;
 use super::link::LinkError;
-use super::reading::{Wanted, read_range};
+use super::reading::{Projection, read_range};
 use store::StoreError;
 use store::values::{ValueFiles, blocking};
 
@@ -51,7 +51,7 @@ impl Keeping {
     /// Removes aged value files that no record names; returns how many.
     pub async fn collect(&self) -> Result<usize, StoreError> {
         let mut referred = BTreeSet::new();
-        read_range(&self.feed, &Prefix::all(), Wanted::Values, |key, kv| {
+        read_range(&self.feed, &Prefix::all(), Projection::Values, |key, kv| {
             match self.feed.record(&key, kv.value()) {
                 Some(record) if record.inline.is_none() => drop(referred.insert(record.hash)),
                 _ => {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::Timestamp;
 
-use super::link::{Link, LinkError};
+use super::link::{EtcdLink, LinkError};
 
 /// The smallest step in seconds between ends that have leases of their own.
 const STEP_SECONDS_MIN: u64 = 64;
@@ -19,13 +19,13 @@ const LEASE_SECONDS_MAX: u64 = 9_000_000_000;
 pub const NO_LEASE: i64 = 0;
 
 pub struct Leases {
-    link: Link,
+    link: EtcdLink,
     /// The leases by the second at which they end.
     granted: BTreeMap<u64, i64>,
 }
 
 impl Leases {
-    pub fn new(link: Link) -> Leases {
+    pub fn new(link: EtcdLink) -> Leases {
         Leases { link, granted: BTreeMap::new() }
     }
 

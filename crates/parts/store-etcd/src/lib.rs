@@ -30,8 +30,8 @@ use self::feed::Feed;
 use self::hub::{Hub, Subscription};
 use self::keeping::Keeping;
 use self::keyspace::Keyspace;
-use self::link::{Link, LinkError};
-use self::reading::{Wanted, read_keys_after, read_range};
+use self::link::{EtcdLink, LinkError};
+use self::reading::{Projection, read_keys_after, read_range};
 use self::record::StoredRecord;
 use self::writes::{Job, Operation, WRITES_QUEUED_MAX, Write, Writes, closed};
 use os::layout::DataDirectory;
@@ -86,7 +86,7 @@ pub async fn open(
         lock(&at.store())
     })
     .await?;
-    let link = Link::connect(address).await.map_err(LinkError::into_open)?;
+    let link = EtcdLink::connect(address).await.map_err(LinkError::into_open)?;
     let space = Keyspace::new(&address.root);
     let identity = identity(&link, &space).await?;
     let opened = link.put(&space.opened(&node), &clock.now().0.to_string()).await;
@@ -126,7 +126,7 @@ async fn blocking_open<T: Send + 'static>(
 
 /// Returns the store's own name, which is given once: value files belong to it wherever the cluster
 /// moves.
-async fn identity(link: &Link, space: &Keyspace) -> Result<String, OpenError> {
+async fn identity(link: &EtcdLink, space: &Keyspace) -> Result<String, OpenError> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| OpenError::Backend(format!("no random bytes: {error}")))?;
@@ -155,7 +155,7 @@ async fn enter_ends(feed: &Feed) -> Result<(), LinkError> {
             leased.push(key);
         }
     };
-    read_range(feed, &prefix, Wanted::Keys, note).await?;
+    read_range(feed, &prefix, Projection::Keys, note).await?;
     for key in leased {
         let read = feed.link.get(feed.space.name(&key).into(), GetOptions::new()).await?;
         let record = read.kvs().first().and_then(|kv| feed.record(&key, kv.value()));
@@ -370,7 +370,7 @@ impl Store for EtcdStore {
         self.check_open()?;
         let now = self.feed.clock.now();
         let mut entries = BTreeMap::new();
-        read_range(&self.feed, prefix, Wanted::Values, |key, kv| {
+        read_range(&self.feed, prefix, Projection::Values, |key, kv| {
             match self.feed.record(&key, kv.value()) {
                 Some(record) if !record.has_expired(now) => {
                     let entry = self.entry(key.clone(), &record, kv.mod_revision());
@@ -391,7 +391,7 @@ impl Store for EtcdStore {
         self.check_open()?;
         let now = self.feed.clock.now();
         let mut keys = std::collections::BTreeSet::new();
-        read_range(&self.feed, prefix, Wanted::Keys, |key, _| {
+        read_range(&self.feed, prefix, Projection::Keys, |key, _| {
             if !self.feed.hub.has_ended(&key, now) {
                 keys.insert(key);
             }

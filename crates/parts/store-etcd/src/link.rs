@@ -80,13 +80,13 @@ impl LinkError {
 }
 
 /// An answer, and whether an earlier attempt may already have had its effect.
-pub struct Answer<T> {
+pub struct Attempted<T> {
     pub value: T,
     pub repeated: bool,
 }
 
 #[derive(Clone)]
-pub struct Link {
+pub struct EtcdLink {
     kv: KvClient,
     lease: LeaseClient,
     watch: WatchClient,
@@ -95,9 +95,9 @@ pub struct Link {
     home: Handle,
 }
 
-impl Link {
+impl EtcdLink {
     /// Sets up the connection without waiting for a member; the first request does that.
-    pub async fn connect(address: &Address) -> Result<Link, LinkError> {
+    pub async fn connect(address: &Address) -> Result<EtcdLink, LinkError> {
         let endpoints = address.endpoints.join(",");
         let options = ConnectOptions::new()
             .with_connect_timeout(ATTEMPT_MAX)
@@ -110,7 +110,7 @@ impl Link {
             why: error.to_string(),
         };
         let client = client.map_err(refused)?;
-        Ok(Link {
+        Ok(EtcdLink {
             kv: client.kv_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
             lease: client.lease_client(),
             watch: client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX),
@@ -128,7 +128,7 @@ impl Link {
         Ok(answer.await?.value)
     }
 
-    pub async fn txn(&self, txn: Txn) -> Result<Answer<TxnResponse>, LinkError> {
+    pub async fn txn(&self, txn: Txn) -> Result<Attempted<TxnResponse>, LinkError> {
         let kv = self.kv.clone();
         self.retry(move || {
             let (mut kv, txn) = (kv.clone(), txn.clone());
@@ -210,7 +210,7 @@ impl Link {
     async fn retry<T, F>(
         &self,
         request: impl Fn() -> F + Send + 'static,
-    ) -> Result<Answer<T>, LinkError>
+    ) -> Result<Attempted<T>, LinkError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
@@ -223,7 +223,7 @@ impl Link {
         }
     }
 
-    async fn persist<T, F>(&self, request: impl Fn() -> F) -> Result<Answer<T>, LinkError>
+    async fn persist<T, F>(&self, request: impl Fn() -> F) -> Result<Attempted<T>, LinkError>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -231,9 +231,9 @@ impl Link {
         let (mut pause, mut repeated) = (PAUSE_MIN, false);
         loop {
             let why = match timeout(ATTEMPT_MAX, request()).await {
-                Ok(Ok(value)) => return Ok(Answer { value, repeated }),
+                Ok(Ok(value)) => return Ok(Attempted { value, repeated }),
                 Ok(Err(error)) => match self.judge(&error) {
-                    Verdict::Passing(why) => why,
+                    ErrorClass::Passing(why) => why,
                     verdict => return Err(verdict.into_error(self)),
                 },
                 Err(_) => "no answer in time".to_string(),
@@ -248,20 +248,20 @@ impl Link {
         }
     }
 
-    pub fn judge(&self, error: &Error) -> Verdict {
+    pub fn judge(&self, error: &Error) -> ErrorClass {
         let Error::GRpcStatus(status) = error else {
-            return Verdict::Passing(error.to_string());
+            return ErrorClass::Passing(error.to_string());
         };
         let text = status.message();
         match status.code() as i32 {
-            code::OUT_OF_RANGE if text.contains("compacted") => Verdict::Compacted,
-            code::NOT_FOUND if text.contains("lease") => Verdict::NoLease,
-            code::EXHAUSTED if text.contains("space") => Verdict::Final(format!(
+            code::OUT_OF_RANGE if text.contains("compacted") => ErrorClass::Compacted,
+            code::NOT_FOUND if text.contains("lease") => ErrorClass::NoLease,
+            code::EXHAUSTED if text.contains("space") => ErrorClass::Final(format!(
                 "its space is used up ({text}); compact it (cortex squashes every hour), run \
                  etcdctl defrag, raise --quota-backend-bytes if that is not enough, then etcdctl \
                  alarm disarm. Nothing was written"
             )),
-            code::UNAUTHENTICATED | code::DENIED => Verdict::Final(format!(
+            code::UNAUTHENTICATED | code::DENIED => ErrorClass::Final(format!(
                 "{text}; this Cortex logs in nowhere: use a cluster without authentication on a \
                  network of its own"
             )),
@@ -272,27 +272,27 @@ impl Link {
             | code::PRECONDITION
             | code::ABORTED
             | code::INTERNAL
-            | code::UNAVAILABLE => Verdict::Passing(text.to_string()),
-            number => Verdict::Final(format!("{text} (code {number})")),
+            | code::UNAVAILABLE => ErrorClass::Passing(text.to_string()),
+            number => ErrorClass::Final(format!("{text} (code {number})")),
         }
     }
 }
 
 /// The meaning of an error for the next attempt.
-pub enum Verdict {
+pub enum ErrorClass {
     Passing(String),
     Compacted,
     NoLease,
     Final(String),
 }
 
-impl Verdict {
-    pub fn into_error(self, link: &Link) -> LinkError {
+impl ErrorClass {
+    pub fn into_error(self, link: &EtcdLink) -> LinkError {
         match self {
-            Verdict::Passing(why) => link.unavailable(why),
-            Verdict::Compacted => LinkError::Compacted,
-            Verdict::NoLease => LinkError::NoLease,
-            Verdict::Final(why) => link.refusal(why),
+            ErrorClass::Passing(why) => link.unavailable(why),
+            ErrorClass::Compacted => LinkError::Compacted,
+            ErrorClass::NoLease => LinkError::NoLease,
+            ErrorClass::Final(why) => link.refusal(why),
         }
     }
 }

@@ -12,8 +12,9 @@ const PAGE_KEYS: i64 = 1000;
 /// anew.
 const ATTEMPTS_MAX: usize = 3;
 
+/// What is read of each key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Projection {
     Keys,
     Values,
 }
@@ -22,7 +23,7 @@ pub enum Wanted {
 pub async fn read_range(
     feed: &Feed,
     prefix: &Prefix,
-    wanted: Wanted,
+    wanted: Projection,
     mut visit: impl FnMut(Key, &KeyValue),
 ) -> Result<(), LinkError> {
     let mut attempts = 0;
@@ -38,7 +39,7 @@ pub async fn read_range(
 async fn read_once(
     feed: &Feed,
     prefix: &Prefix,
-    wanted: Wanted,
+    wanted: Projection,
     visit: &mut impl FnMut(Key, &KeyValue),
 ) -> Result<(), LinkError> {
     let mut revision = 0;
@@ -48,7 +49,7 @@ async fn read_once(
                 .with_range(to.clone())
                 .with_limit(PAGE_KEYS)
                 .with_revision(revision);
-            if wanted == Wanted::Keys {
+            if wanted == Projection::Keys {
                 options = options.with_keys_only();
             }
             let page = feed.link.get(from.clone(), options).await?;

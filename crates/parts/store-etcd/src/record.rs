@@ -18,7 +18,7 @@ const NO_EXPIRY: u64 = 0;
 const HEAD_BYTES: usize = 2 + 3 * 8 + 32 + 20 + 1;
 
 #[derive(Debug, Error, PartialEq, Eq)]
-pub enum RecordError {
+pub enum StoredRecordError {
     #[error("it ends early")]
     Short,
     #[error("it has version {0}, and this build reads {VERSION}: is a newer Cortex at work here?")]
@@ -77,11 +77,11 @@ impl StoredRecord {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<StoredRecord, RecordError> {
+    pub fn decode(bytes: &[u8]) -> Result<StoredRecord, StoredRecordError> {
         let mut rest = bytes;
         match take::<1>(&mut rest)? {
             [VERSION] => {}
-            [version] => return Err(RecordError::Version(version)),
+            [version] => return Err(StoredRecordError::Version(version)),
         }
         let [kind] = take(&mut rest)?;
         let set_at = Timestamp(u64::from_be_bytes(take(&mut rest)?));
@@ -91,24 +91,24 @@ impl StoredRecord {
         let (hash, sha1) = (take(&mut rest)?, take(&mut rest)?);
         let [length] = take(&mut rest)?;
         let (node, content) =
-            rest.split_at_checked(usize::from(length)).ok_or(RecordError::Short)?;
+            rest.split_at_checked(usize::from(length)).ok_or(StoredRecordError::Short)?;
         let node = std::str::from_utf8(node).ok().and_then(|node| node.parse().ok());
-        let node = node.ok_or(RecordError::Field("node"))?;
+        let node = node.ok_or(StoredRecordError::Field("node"))?;
         let inline = match kind {
             FILE if content.is_empty() && size > INLINE_VALUE_MAX as u64 => None,
             INLINE if content.len() as u64 == size && content.len() <= INLINE_VALUE_MAX => {
                 let is_whole = blake3::hash(content).as_bytes() == &hash;
-                Some(is_whole.then(|| content.to_vec()).ok_or(RecordError::Content)?)
+                Some(is_whole.then(|| content.to_vec()).ok_or(StoredRecordError::Content)?)
             }
-            FILE | INLINE => return Err(RecordError::Field("size")),
-            _ => return Err(RecordError::Field("kind")),
+            FILE | INLINE => return Err(StoredRecordError::Field("size")),
+            _ => return Err(StoredRecordError::Field("kind")),
         };
         Ok(StoredRecord { set_at, expires, size, hash, sha1, node, inline })
     }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], RecordError> {
-    let (taken, left) = rest.split_first_chunk().ok_or(RecordError::Short)?;
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], StoredRecordError> {
+    let (taken, left) = rest.split_first_chunk().ok_or(StoredRecordError::Short)?;
     *rest = left;
     Ok(*taken)
 }
@@ -148,10 +148,10 @@ mod tests {
         }
         let mut newer = small(b"value").encode();
         newer[0] = 2;
-        assert_eq!(StoredRecord::decode(&newer), Err(RecordError::Version(2)));
+        assert_eq!(StoredRecord::decode(&newer), Err(StoredRecordError::Version(2)));
         let mut other = small(b"value").encode();
         *other.last_mut().unwrap() ^= 1;
-        assert_eq!(StoredRecord::decode(&other), Err(RecordError::Content));
+        assert_eq!(StoredRecord::decode(&other), Err(StoredRecordError::Content));
         let too_large = StoredRecord { size: 1, ..large() };
         assert!(StoredRecord::decode(&too_large.encode()).is_err());
     }

@@ -16,22 +16,24 @@ use super::feed::Feed;
 use super::hub::Hub;
 use super::keeping::Keeping;
 use super::keyspace::Keyspace;
-use super::link::Link;
+use super::link::EtcdLink;
 use runtime::driver::Clock;
 use store::reply::Reply;
 use store::values::ValueFiles;
 use store::{
     INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Urgency, WatchEvent,
 };
-use store_contract::{DEADLINE, Site, bytes, key, lookup, next_change, next_event, prefix, set};
+use store_contract::{
+    DEADLINE, StoreSite, bytes, key, lookup, next_change, next_event, prefix, set,
+};
 
 store_contract::over!(EtcdSite::new());
 
-async fn link(address: &Address) -> Link {
-    Link::connect(address).await.unwrap()
+async fn link(address: &Address) -> EtcdLink {
+    EtcdLink::connect(address).await.unwrap()
 }
 
-async fn revision(link: &Link) -> i64 {
+async fn revision(link: &EtcdLink) -> i64 {
     let read = link.get("/".into(), GetOptions::new().with_count_only()).await.unwrap();
     read.header().unwrap().revision()
 }
@@ -92,7 +94,7 @@ async fn an_unreachable_cluster_is_reported_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time_has_the_directory() {
+async fn only_one_process_at_a_time_uses_the_directory() {
     let site = EtcdSite::new();
     let store = site.open().await;
     let error = site.try_open("test", "n1").await.err().unwrap();

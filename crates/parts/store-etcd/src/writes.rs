@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::feed::Feed;
 use super::leases::{Leases, NO_LEASE};
-use super::link::{Answer, LinkError};
+use super::link::{Attempted, LinkError};
 use super::record::StoredRecord;
 use store::reply::Reply;
 use store::{CommitId, StoreError};
@@ -167,7 +167,7 @@ impl Writes {
             let name = self.feed.space.name(key);
             txn = txn.when([Compare::mod_revision(name, CompareOp::Equal, *revision)]);
         }
-        let Answer { value: answer, repeated } =
+        let Attempted { value: answer, repeated } =
             self.feed.link.txn(txn.and_then(operations)).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         if !answer.succeeded() {

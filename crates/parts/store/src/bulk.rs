@@ -2,8 +2,8 @@
 //! checked group by group on arrival so that nothing false is ever kept. Works over any pair of
 //! streams; knows nothing of how peers are found or trusted, of commits and of keys.
 
-pub mod desk;
 mod fetch;
+pub mod fetch_board;
 mod frame;
 mod links;
 pub mod outline;
@@ -58,7 +58,7 @@ impl ValueName {
 
 /// What a commit says of a large value, apart from its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct StatedHash {
     pub sha1: [u8; 20],
     /// The node that wrote the commit; `key` is the key it wrote.
     pub by: NodeId,
@@ -95,7 +95,7 @@ pub enum BulkError {
         "the commit of '{}' by node {} gives another SHA-1 than the value has: the value is not \
          taken in; set that key again", .0.key, .0.by
     )]
-    Claimed(Claim),
+    Claimed(StatedHash),
     /// Bytes that an earlier run left were damaged; they are gone, and fetching can go on.
     #[error("what was kept of the value was damaged and is fetched again")]
     Damaged,

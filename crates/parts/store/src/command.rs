@@ -30,7 +30,7 @@ pub enum Command {
         reply: oneshot::Sender<()>,
     },
     /// A message from a peer.
-    Received(Incoming),
+    Received(IncomingMessage),
     /// An event for the machine; answered once everything that follows from it has been done.
     Tell(Event, Option<oneshot::Sender<()>>),
     Close {
@@ -39,7 +39,7 @@ pub enum Command {
 }
 
 /// A message and the values of its commits, each checked against its commit.
-pub struct Incoming {
+pub struct IncomingMessage {
     pub from: NodeTag,
     pub message: Message,
     /// The value of each commit of a `Commits`, in order.

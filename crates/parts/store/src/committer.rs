@@ -1,7 +1,7 @@
 //! The committer: feeds queued writes to the machine, makes its batches durable with one fdatasync
-//! each, and answers. `seat` decides on which thread that happens. A failed write or fdatasync
-//! stops the store for good: what the disk holds is unknown then, and trying again could
-//! acknowledge what was lost.
+//! each, and answers. `commit_thread` decides on which thread. A failed write or fdatasync stops
+//! the store for good: what the disk holds is unknown then, and trying again could acknowledge what
+//! was lost.
 
 mod cleaning;
 mod performing;
@@ -54,12 +54,12 @@ struct Pending {
 }
 
 /// The disk's error, kept for each of the batch's writers.
-struct Refusal {
+struct DiskRefusal {
     what: String,
     source: io::Error,
 }
 
-impl Refusal {
+impl DiskRefusal {
     fn error(&self) -> StoreError {
         StoreError::Io { what: self.what.clone(), source: copy_of(&self.source) }
     }
@@ -90,7 +90,7 @@ pub struct Committer {
     /// The number of entries in the last batch, and the time the disk took for it.
     last_batch: (usize, Duration),
     /// The reason why the batch whose writers are being answered was refused.
-    refusal: Option<Refusal>,
+    refusal: Option<DiskRefusal>,
     /// The segment before which the newest snapshot ends, and its length.
     snapshot: Option<(u32, u64)>,
     snapshotting: Option<Snapshotting>,

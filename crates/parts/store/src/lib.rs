@@ -6,6 +6,7 @@ pub mod bulk;
 pub mod bus;
 mod cache;
 pub mod command;
+mod commit_thread;
 mod committer;
 mod cores;
 pub mod disk;
@@ -19,7 +20,6 @@ mod queue;
 mod recovery;
 pub mod replication;
 pub mod reply;
-mod seat;
 mod segment;
 pub mod shared;
 mod snapshot;
@@ -42,7 +42,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use self::bulk::ValueName;
-use self::bulk::desk::Desk;
+use self::bulk::fetch_board::FetchBoard;
 use self::bulk::reader::ValueReader;
 pub use self::options::OpenError;
 use self::replication::Replication;
@@ -152,7 +152,7 @@ pub enum Value {
     Away {
         hash: ContentHash,
         size: u64,
-        desk: Arc<Desk>,
+        fetch_board: Arc<FetchBoard>,
     },
 }
 
@@ -176,8 +176,8 @@ impl Value {
     /// no node that has them can be reached or nothing comes for a minute.
     pub async fn here(self) -> Result<Value, StoreError> {
         match self {
-            Value::Away { hash, size, desk } => {
-                let path = desk.whole(ValueName { hash: hash.0, size }).await?;
+            Value::Away { hash, size, fetch_board } => {
+                let path = fetch_board.whole(ValueName { hash: hash.0, size }).await?;
                 Ok(Value::File { hash, size, path })
             }
             here => Ok(here),
@@ -198,8 +198,8 @@ impl Value {
                 };
                 Ok(Some(ValueReader::of_file(blocking(open).await?, value, at)))
             }
-            Value::Away { hash, size, desk } => {
-                desk.read(ValueName { hash: hash.0, size: *size }).await.map(Some)
+            Value::Away { hash, size, fetch_board } => {
+                fetch_board.read(ValueName { hash: hash.0, size: *size }).await.map(Some)
             }
         }
     }

@@ -13,21 +13,21 @@ use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store_core::sync::message::ClusterId;
 use store_core::watch::matches;
-use store_core::{Action, Commit, Position, Replica, StoreMachine};
+use store_core::{Commit, CommitAction, Position, Replica, StoreMachine};
 use tokio::sync::oneshot;
 
 use self::writing::small;
 use super::command::Command;
+use super::commit_thread::{CommitThread, unhurried_max};
 use super::committer::Committer;
 use super::log::CommitLog;
 use super::mailbox::{Sender, mailbox};
 use super::options::Options;
-use super::queue::Queue;
+use super::queue::WriteQueue;
 use super::recovery::Recovered;
 use super::replication::Replication;
 use super::reply::Reply;
-use super::seat::{Seat, unhurried_max};
-use super::shared::{Found, Shared, key_of};
+use super::shared::{FoundValue, Shared, key_of};
 use super::values::{ValueFiles, ValueWriter, blocking};
 use super::{
     CommitId, Cursor, Entry, HistoryEntry, Store, StoreError, Submission, Submitted, Urgency,
@@ -44,8 +44,8 @@ const EXPIRE_ATTEMPTS_MAX: usize = 16;
 pub struct LocalStore {
     shared: Arc<Shared>,
     commands: Sender<Command>,
-    seat: Arc<Seat>,
-    queue: Arc<Queue>,
+    commit_thread: Arc<CommitThread>,
+    queue: Arc<WriteQueue>,
     clock: Clock,
 }
 
@@ -83,10 +83,11 @@ impl LocalStore {
         let (commands, received) = mailbox(unhurried_max(few_cores));
         let committer =
             Committer::new(shared.clone(), log, clock, dir, options, recovered.snapshot, lock);
-        let seat = Arc::new(Seat::new(shared.clone(), received, committer, clock, few_cores));
-        let own = seat.clone();
+        let commit_thread =
+            Arc::new(CommitThread::new(shared.clone(), received, committer, clock, few_cores));
+        let own = commit_thread.clone();
         std::thread::Builder::new().name("store-commit".into()).spawn(move || own.run())?;
-        Ok(LocalStore { shared, commands, seat, queue: Queue::new(), clock })
+        Ok(LocalStore { shared, commands, commit_thread, queue: WriteQueue::new(), clock })
     }
 
     fn set_note(&self, key: Key, value: Bytes) -> CommitId {
@@ -110,22 +111,22 @@ impl LocalStore {
         })
     }
 
-    fn find_one(&self, key: &Key) -> Option<Found> {
+    fn find_one(&self, key: &Key) -> Option<FoundValue> {
         let machine = self.shared.machine();
         let commit = machine.replica().get(key.as_str(), self.clock.now())?;
         self.shared.find(commit)
     }
 
-    fn find_all(&self, choose: impl FnOnce(&Replica) -> Vec<&Commit>) -> Vec<Found> {
+    fn find_all(&self, choose: impl FnOnce(&Replica) -> Vec<&Commit>) -> Vec<FoundValue> {
         let machine = self.shared.machine();
         let commits = choose(machine.replica());
         commits.into_iter().filter_map(|commit| self.shared.find(commit)).collect()
     }
 
     /// Reads values that are not in memory away from the caller's runtime.
-    async fn complete(&self, found: Vec<Found>) -> Result<Vec<Entry>, StoreError> {
+    async fn complete(&self, found: Vec<FoundValue>) -> Result<Vec<Entry>, StoreError> {
         let shared = self.shared.clone();
-        if found.iter().all(|found| matches!(found, Found::Here(_))) {
+        if found.iter().all(|found| matches!(found, FoundValue::Here(_))) {
             return found.into_iter().map(|found| shared.complete(found)).collect();
         }
         blocking(move || found.into_iter().map(|found| shared.complete(found)).collect()).await
@@ -175,7 +176,7 @@ impl Store for LocalStore {
     }
 
     fn hurry(&self) {
-        if !self.seat.commit_here() {
+        if !self.commit_thread.commit_here() {
             self.commands.hurry();
         }
     }
@@ -234,8 +235,8 @@ impl Store for LocalStore {
         match self.find_one(key) {
             None if self.queue.may_hold(key) => None,
             None => Some(None),
-            Some(Found::Here(entry)) => Some(Some(entry)),
-            Some(Found::OnDisk(..)) => None,
+            Some(FoundValue::Here(entry)) => Some(Some(entry)),
+            Some(FoundValue::OnDisk(..)) => None,
         }
     }
 
@@ -247,8 +248,8 @@ impl Store for LocalStore {
         let machine = self.shared.machine();
         let commit = machine.replica().get(key.as_str(), self.clock.now());
         Ok(commit.and_then(|commit| match commit.action {
-            Action::Set { sha1, .. } => Some(sha1),
-            Action::Delete => None,
+            CommitAction::Set { sha1, .. } => Some(sha1),
+            CommitAction::Delete => None,
         }))
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 
 use store_core::Location;
-use store_core::event::Entry;
+use store_core::event::BatchEntry;
 use store_core::frame::{self, MARK_LENGTH};
 use store_core::record::Record;
 use thiserror::Error;
@@ -74,8 +74,8 @@ pub struct Batch {
 impl Batch {
     pub fn encode<'a>(
         number: u64,
-        entries: &'a [Entry],
-        value: impl Fn(&'a Entry) -> &'a [u8],
+        entries: &'a [BatchEntry],
+        value: impl Fn(&'a BatchEntry) -> &'a [u8],
     ) -> Batch {
         let mut frames = Vec::with_capacity(entries.len() * FRAME_BYTES_USUAL);
         let mut offsets = Vec::with_capacity(entries.len());
@@ -97,8 +97,8 @@ impl Batch {
     }
 
     /// Returns where each entry's value is, once the batch went to `appended`.
-    pub fn locations(&self, entries: &[Entry], appended: Appended) -> Vec<Location> {
-        let located = |(entry, offset): (&Entry, &u32)| {
+    pub fn locations(&self, entries: &[BatchEntry], appended: Appended) -> Vec<Location> {
+        let located = |(entry, offset): (&BatchEntry, &u32)| {
             let (segment, offset) = (appended.segment, appended.offset + offset);
             entry.location(Location::Log { segment, offset })
         };

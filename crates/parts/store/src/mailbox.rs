@@ -208,7 +208,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_joins_is_due_with_what_waits_and_at_once_if_nothing_does() {
+    fn a_command_is_due_with_those_that_wait_or_at_once_if_none_does() {
         let (sender, receiver) = mailbox(ENOUGH);
         sender.leave(1).unwrap();
         sender.join(2).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_waits_for_the_word() {
+    fn a_command_that_is_left_waits_until_somebody_hurries() {
         let (sender, receiver) = mailbox(ENOUGH);
         sender.leave(1).unwrap();
         sender.leave(2).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn one_batch_needs_no_word() {
+    fn a_full_batch_needs_no_hurry() {
         let (sender, receiver) = mailbox(ENOUGH);
         (0..ENOUGH).for_each(|n| sender.leave(n).unwrap());
         assert_eq!(receiver.await_due(LONG, None), Ok(()));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_roused_finds_what_there_is() {
+    fn a_receiver_that_is_roused_returns_even_if_nothing_waits() {
         let (sender, receiver) = mailbox::<u8>(ENOUGH);
         receiver.rouse();
         assert_eq!(receiver.await_due(LONG, None), Ok(()));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_hear_of_the_end_of_the_other() {
+    fn each_end_hears_that_the_other_is_gone() {
         let (sender, receiver) = mailbox(ENOUGH);
         let other = sender.clone();
         other.leave(1).unwrap();

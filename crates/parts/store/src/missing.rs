@@ -7,10 +7,10 @@ use std::collections::BinaryHeap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Weak};
 
-use store_core::{Action, Commit, Event, Position, Replica};
+use store_core::{Commit, CommitAction, Event, Position, Replica};
 
-use super::bulk::schedule::Wants;
-use super::bulk::{Claim, ValueName};
+use super::bulk::schedule::MissingValues;
+use super::bulk::{StatedHash, ValueName};
 use super::command::Command;
 use super::shared::Shared;
 
@@ -32,7 +32,7 @@ impl Missing {
     }
 }
 
-impl Wants for Missing {
+impl MissingValues for Missing {
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
         let Some(shared) = self.shared.upgrade() else { return Vec::new() };
         let mut newest: BinaryHeap<Reverse<(Position, ValueName)>> = BinaryHeap::new();
@@ -68,17 +68,17 @@ impl Wants for Missing {
         absent.is_some_and(|absent| absent.needed_by.iter().any(|at| wins(replica, *at)))
     }
 
-    fn claims(&self, value: &ValueName) -> Vec<Claim> {
+    fn claims(&self, value: &ValueName) -> Vec<StatedHash> {
         let Some(shared) = self.shared.upgrade() else { return Vec::new() };
         let machine = shared.machine();
         let replica = machine.replica();
         let Some(absent) = replica.absent().get(&value.hash) else { return Vec::new() };
         let commits = absent.needed_by.iter().filter_map(|at| replica.history().get(*at));
         let claim = |commit: &Commit| match commit.action {
-            Action::Set { sha1, .. } => {
-                Some(Claim { sha1, by: commit.at.node.node(), key: commit.key.clone() })
+            CommitAction::Set { sha1, .. } => {
+                Some(StatedHash { sha1, by: commit.at.node.node(), key: commit.key.clone() })
             }
-            Action::Delete => None,
+            CommitAction::Delete => None,
         };
         commits.filter_map(claim).take(CLAIMS_MAX).collect()
     }

@@ -41,7 +41,7 @@ pub struct Options {
     pub value_age_min: Duration,
     pub fault: FaultHook,
     pub unkept: NoteUnkept,
-    /// Whether cores are few; see `seat`.
+    /// Whether cores are few; see `commit_thread`.
     pub few_cores: bool,
     /// The disk that holds the log and its snapshots.
     pub disk: Arc<dyn Disk>,

@@ -15,7 +15,7 @@ pub const WRITES_QUEUED_MAX: usize = 1024;
 /// that find nothing waits for another key's write.
 const COUNTERS: usize = 4 * WRITES_QUEUED_MAX;
 
-pub struct Queue {
+pub struct WriteQueue {
     places: Semaphore,
     /// The number of queued writes by their keys' counters; no counter exceeds the number of
     /// places.
@@ -24,7 +24,7 @@ pub struct Queue {
 
 /// The place of one write in the queue, until the write is answered.
 pub struct Queued {
-    queue: Arc<Queue>,
+    queue: Arc<WriteQueue>,
     counter: u16,
 }
 
@@ -32,10 +32,10 @@ fn counter_of(key: &Key) -> u16 {
     (crc32fast::hash(key.as_str().as_bytes()) as usize % COUNTERS) as u16
 }
 
-impl Queue {
-    pub fn new() -> Arc<Queue> {
+impl WriteQueue {
+    pub fn new() -> Arc<WriteQueue> {
         let writes = (0..COUNTERS).map(|_| AtomicU16::new(0)).collect();
-        Arc::new(Queue { places: Semaphore::new(WRITES_QUEUED_MAX), writes })
+        Arc::new(WriteQueue { places: Semaphore::new(WRITES_QUEUED_MAX), writes })
     }
 
     /// Takes a place; `None` if all are taken.
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn places_and_keys_are_free_again_when_the_write_is_answered() {
-        let queue = Queue::new();
+        let queue = WriteQueue::new();
         let one = queue.enter_at_once(&key("a::1")).unwrap();
         assert!(queue.may_hold(&key("a::1")) && !queue.may_hold(&key("a::2")));
         let two = queue.enter(&key("a::1")).await;

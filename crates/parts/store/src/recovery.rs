@@ -88,12 +88,12 @@ fn verify_covered(
     Ok(segments)
 }
 
-struct Found {
+struct FoundFiles {
     logs: Vec<u32>,
     snapshots: Vec<u32>,
 }
 
-fn list(dir: &Path, disk: &dyn Disk) -> Result<Found, OpenError> {
+fn list(dir: &Path, disk: &dyn Disk) -> Result<FoundFiles, OpenError> {
     let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
     let mut removed = false;
     for name in disk.names(dir).map_err(OpenError::io(dir))? {
@@ -113,7 +113,7 @@ fn list(dir: &Path, disk: &dyn Disk) -> Result<Found, OpenError> {
     }
     logs.sort_unstable();
     snapshots.sort_unstable();
-    Ok(Found { logs, snapshots })
+    Ok(FoundFiles { logs, snapshots })
 }
 
 fn replay_all(

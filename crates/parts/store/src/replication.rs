@@ -11,15 +11,15 @@ use bytes::Bytes;
 use model::Timestamp;
 use sha1::{Digest, Sha1};
 use store_core::event::Alarm;
-use store_core::sync::links::Link;
+use store_core::sync::links::SyncPeer;
 use store_core::sync::message::{Body, ClusterId, Message};
-use store_core::{Action, ClockDoubt, Commit, Event, Location, NodeTag, Stamp};
+use store_core::{ClockDoubt, Commit, CommitAction, Event, Location, NodeTag, Stamp};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::bulk::BulkPeers;
-use super::bulk::desk::Desk;
-use super::command::{Command, Incoming};
+use super::bulk::fetch_board::FetchBoard;
+use super::command::{Command, IncomingMessage};
 use super::missing::Missing;
 use super::shared::Shared;
 use super::{INLINE_VALUE_MAX, StoreError};
@@ -47,7 +47,7 @@ pub enum LieError {
 pub struct PeerState {
     pub node: NodeTag,
     pub member: bool,
-    pub link: Link,
+    pub link: SyncPeer,
     /// The stamp up to which it is known to hold everybody's writes.
     pub acknowledged: Stamp,
 }
@@ -83,7 +83,7 @@ impl Replication {
         self.shared.connect(outlet);
     }
 
-    pub fn received(&self, incoming: Incoming) {
+    pub fn received(&self, incoming: IncomingMessage) {
         self.command(Command::Received(incoming));
     }
 
@@ -98,7 +98,7 @@ impl Replication {
     /// Starts fetching large values from these peers, once.
     pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
         let missing = Missing::new(&self.shared, self.commands.clone());
-        self.shared.desk.start(peers, missing)
+        self.shared.fetch_board.start(peers, missing)
     }
 
     pub async fn sync(&self) -> Result<(), StoreError> {
@@ -109,9 +109,9 @@ impl Replication {
         self.tell(Event::TrustClock).await
     }
 
-    /// Returns the desk of large values that have come or are still to come.
-    pub fn desk(&self) -> Arc<Desk> {
-        self.shared.desk.clone()
+    /// Returns the fetch board: large values that have come or are still to come.
+    pub fn fetch_board(&self) -> Arc<FetchBoard> {
+        self.shared.fetch_board.clone()
     }
 
     /// Joins a cluster; returns once that is in the log.
@@ -186,7 +186,7 @@ impl Replication {
         let members = sync.members();
         let mut known: BTreeSet<NodeTag> = members.others().collect();
         known.extend(sync.links().iter().map(|(peer, _)| *peer));
-        let links: std::collections::BTreeMap<NodeTag, &Link> =
+        let links: std::collections::BTreeMap<NodeTag, &SyncPeer> =
             sync.links().iter().map(|(peer, link)| (*peer, link)).collect();
         let peer = |node: NodeTag| PeerState {
             node,
@@ -234,7 +234,7 @@ impl Replication {
 
     /// Sets the location of a commit whose large value is in a file here already.
     pub fn locate(&self, commit: &mut Commit) {
-        if let Action::Set { hash, size, .. } = commit.action
+        if let CommitAction::Set { hash, size, .. } = commit.action
             && size > INLINE_VALUE_MAX as u64
             && self.shared.values.renew(&hash).is_ok()
         {
@@ -266,7 +266,7 @@ pub fn check_value(commit: &Commit, value: Option<&[u8]>) -> Result<(), LieError
     if commit.key.split("::").next() == Some(model::Key::LOCAL) {
         return Err(LieError::Key(commit.key.clone()));
     }
-    let Action::Set { hash, sha1, size, .. } = commit.action else { return Ok(()) };
+    let CommitAction::Set { hash, sha1, size, .. } = commit.action else { return Ok(()) };
     let small = size <= INLINE_VALUE_MAX as u64;
     match value {
         None if small => Err(LieError::Misplaced(commit.key.clone())),

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{StoreError, Written};
 
 /// A receiver of the results of several writes, told apart by their places.
-pub trait Listener: Send + Sync {
+pub trait ReplyListener: Send + Sync {
     /// Takes the result of one write; must not block.
     fn hear(&self, place: usize, written: Written);
 }
 
 type Told = Box<dyn FnOnce(Written) + Send>;
 
-impl Listener for Mutex<Option<Told>> {
+impl ReplyListener for Mutex<Option<Told>> {
     fn hear(&self, _place: usize, written: Written) {
         let told = self.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(told) = told {
@@ -25,12 +25,12 @@ impl Listener for Mutex<Option<Told>> {
 /// The reply to one write. If it is dropped unsaid, the store has ended before the write was
 /// durable.
 pub struct Reply {
-    listener: Option<Arc<dyn Listener>>,
+    listener: Option<Arc<dyn ReplyListener>>,
     place: usize,
 }
 
 impl Reply {
-    pub fn new(listener: Arc<dyn Listener>, place: usize) -> Reply {
+    pub fn new(listener: Arc<dyn ReplyListener>, place: usize) -> Reply {
         Reply { listener: Some(listener), place }
     }
 

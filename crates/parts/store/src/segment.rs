@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use store_core::frame::{self, Next, SECRET_LENGTH, Secret};
+use store_core::frame::{self, NextFrame, SECRET_LENGTH, Secret};
 use store_core::record::{self, FORMAT, Record};
 use store_core::{Commit, Location};
 
@@ -105,7 +105,7 @@ pub fn read_value(segment: &Segment, commit: &Commit) -> io::Result<Bytes> {
     };
     let mut bytes = vec![0; frame::frame_length(record::commit_payload_length(commit))];
     segment.file.read_at(&mut bytes, offset.into())?;
-    if let Next::Frame(found) = segment.secret.read(&bytes)
+    if let NextFrame::Frame(found) = segment.secret.read(&bytes)
         && let Ok(
             Record::Commit { commit: stored, value } | Record::Moved { commit: stored, value },
         ) = Record::decode(found.payload)

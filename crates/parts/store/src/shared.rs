@@ -8,11 +8,11 @@ use model::value::ContentHash;
 use model::{Key, NodeId, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store_core::watch::Since;
-use store_core::{Action, Commit, Expiry, Location, StoreMachine};
+use store_core::{Commit, CommitAction, Expiry, Location, StoreMachine};
 
 use super::board::Board;
 use super::bulk::ValueName;
-use super::bulk::desk::Desk;
+use super::bulk::fetch_board::FetchBoard;
 use super::cache::ValueCache;
 use super::log::Segments;
 use super::replication::Outlet;
@@ -30,7 +30,7 @@ pub struct Shared {
     cache: Mutex<ValueCache>,
     watchers: Mutex<Watchers>,
     pub values: Arc<ValueFiles>,
-    pub desk: Arc<Desk>,
+    pub fetch_board: Arc<FetchBoard>,
     stopped: OnceLock<String>,
     pub node: NodeId,
     /// The way to other nodes; unset while there is no transport.
@@ -38,7 +38,7 @@ pub struct Shared {
 }
 
 /// A value in memory, or the place to read it from.
-pub enum Found {
+pub enum FoundValue {
     Here(Entry),
     OnDisk(Commit, Segment),
 }
@@ -56,7 +56,7 @@ impl Shared {
             board: Mutex::default(),
             cache: Mutex::default(),
             watchers: Mutex::default(),
-            desk: Desk::new(values.clone()),
+            fetch_board: FetchBoard::new(values.clone()),
             values,
             stopped: OnceLock::new(),
             node,
@@ -108,19 +108,27 @@ impl Shared {
     pub fn value(&self, commit: &Commit, inline: Option<Bytes>) -> Option<Value> {
         match (commit.action, commit.location) {
             // A value that was found damaged is only on other nodes, like one that never came.
-            (Action::Set { hash, size, .. }, Location::File)
+            (CommitAction::Set { hash, size, .. }, Location::File)
                 if self.values.is_damaged(&ValueName { hash, size }) =>
             {
-                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+                Some(Value::Away {
+                    hash: ContentHash(hash),
+                    size,
+                    fetch_board: self.fetch_board.clone(),
+                })
             }
-            (Action::Set { hash, size, .. }, Location::File) => {
+            (CommitAction::Set { hash, size, .. }, Location::File) => {
                 Some(Value::File { hash: ContentHash(hash), size, path: self.values.path(&hash) })
             }
-            (Action::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
-                Some(Value::Away { hash: ContentHash(hash), size, desk: self.desk.clone() })
+            (CommitAction::Set { hash, size, .. }, Location::Nowhere) if inline.is_none() => {
+                Some(Value::Away {
+                    hash: ContentHash(hash),
+                    size,
+                    fetch_board: self.fetch_board.clone(),
+                })
             }
-            (Action::Set { .. }, _) => inline.map(Value::Inline),
-            (Action::Delete, _) => None,
+            (CommitAction::Set { .. }, _) => inline.map(Value::Inline),
+            (CommitAction::Delete, _) => None,
         }
     }
 
@@ -142,18 +150,18 @@ impl Shared {
 
     /// Finds the value of a commit. Called under the machine's lock, so that no segment is removed
     /// before its file is open.
-    pub fn find(&self, commit: &Commit) -> Option<Found> {
+    pub fn find(&self, commit: &Commit) -> Option<FoundValue> {
         let cached = self.cache().get(commit.location);
         match self.value(commit, cached) {
-            Some(value) => Some(Found::Here(entry(commit, value))),
-            None => Some(Found::OnDisk(commit.clone(), self.file_of(commit)?)),
+            Some(value) => Some(FoundValue::Here(entry(commit, value))),
+            None => Some(FoundValue::OnDisk(commit.clone(), self.file_of(commit)?)),
         }
     }
 
-    pub fn complete(&self, found: Found) -> Result<Entry, StoreError> {
+    pub fn complete(&self, found: FoundValue) -> Result<Entry, StoreError> {
         match found {
-            Found::Here(entry) => Ok(entry),
-            Found::OnDisk(commit, file) => {
+            FoundValue::Here(entry) => Ok(entry),
+            FoundValue::OnDisk(commit, file) => {
                 let value = Value::Inline(self.read(&commit, &file)?);
                 Ok(entry(&commit, value))
             }
@@ -181,7 +189,7 @@ impl Shared {
         let mut machine = self.machine_mut();
         let (at, arrival) = machine.stamp_local(now, &key);
         let (hash, sha1) = (*blake3::hash(&value).as_bytes(), Sha1::digest(&value).into());
-        let action = Action::Set { hash, sha1, size: value.len() as u64, expires: None };
+        let action = CommitAction::Set { hash, sha1, size: value.len() as u64, expires: None };
         let text = key.as_str().into();
         let commit = Commit { at, key: text, action, location: Location::Nowhere };
         let gone = locked(&self.board).set(key.clone(), value.clone(), at.stamp);
@@ -202,7 +210,7 @@ impl Shared {
         let (at, arrival) = machine.stamp_local(now, &key);
         let text = key.as_str().into();
         self.announce_note(&machine, arrival, &key, None);
-        Some(Commit { at, key: text, action: Action::Delete, location: Location::Nowhere })
+        Some(Commit { at, key: text, action: CommitAction::Delete, location: Location::Nowhere })
     }
 
     fn announce_note(&self, machine: &StoreMachine, arrival: u64, key: &Key, value: Option<Value>) {

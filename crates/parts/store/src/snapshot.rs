@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context, bail, ensure};
 use store_core::event::Standing;
-use store_core::frame::{self, Next};
+use store_core::frame::{self, NextFrame};
 use store_core::record::{FORMAT, Record};
 use store_core::replica::Restoring;
 use store_core::sync::message::Vector;
@@ -220,7 +220,7 @@ impl FrameReader {
         self.fill(length)?;
         let start = self.used;
         match frame::read(&self.chunk[start..start + length]) {
-            Next::Frame(frame) if frame.batch == self.number => {
+            NextFrame::Frame(frame) if frame.batch == self.number => {
                 self.number += 1;
                 self.at += length as u64;
                 self.used += length;

@@ -3,6 +3,7 @@
 mod bytes;
 mod child;
 mod cleaning;
+mod commit_thread;
 mod crash;
 mod damage;
 pub mod fixture;
@@ -10,5 +11,4 @@ mod full;
 mod local;
 mod memory;
 mod powercut;
-mod seat;
 mod syncing;

@@ -25,7 +25,7 @@ use store::{SharedStore, readable};
 
 /// The way in which this process came to run the node.
 #[derive(Debug, Default)]
-pub enum Origin {
+pub enum ProcessOrigin {
     #[default]
     Fresh,
     /// It ran the node before, and does again after a trial that failed.
@@ -54,7 +54,7 @@ pub struct Upgrading {
     /// Whether what ran before is held; set by the agent.
     pub adopted: Arc<AtomicBool>,
     own: OnceLock<Own>,
-    origin: Mutex<Option<Origin>>,
+    origin: Mutex<Option<ProcessOrigin>>,
     testament: Mutex<Option<Testament>>,
     decided: Notify,
 }
@@ -66,7 +66,7 @@ impl Upgrading {
         store: SharedStore,
         peers: Option<Arc<dyn Members>>,
         adopted: Arc<AtomicBool>,
-        origin: Origin,
+        origin: ProcessOrigin,
     ) -> Upgrading {
         Upgrading {
             layout,
@@ -105,7 +105,7 @@ impl Upgrading {
     /// bring it back.
     pub fn says_farewell(&self) {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Origin::OnTrial(heir)) = origin.take() {
+        if let Some(ProcessOrigin::OnTrial(heir)) = origin.take() {
             heir.says_farewell();
         }
     }

@@ -5,7 +5,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use agent_core::upgrade::{Picture, Standing, at_start};
+use agent_core::upgrade::{Picture, RollStanding, at_start};
 use anyhow::Context;
 use model::record::{self, RECORD_VERSION};
 use model::upgrade::{NodeUpgrade, Roll, TrialPhase, TrialRecord};
@@ -13,8 +13,8 @@ use model::{NodeId, Prefix, TypedKey};
 use tokio::sync::watch;
 
 use super::succession::Testament;
-use super::{OpenPorts, Origin, Own, Upgrading, candidate};
-use os::binaries::{self, Role};
+use super::{OpenPorts, Own, ProcessOrigin, Upgrading, candidate};
+use os::binaries::{self, BinaryRole};
 use runtime::driver::Clock;
 use store::{Store, StoreError, Value, lookup_record, readable};
 
@@ -28,20 +28,20 @@ pub async fn run(
     open_ports: OpenPorts,
     clock: Clock,
 ) -> anyhow::Result<()> {
-    let part = Part { upgrading, open_ports, clock };
+    let part = RollingPart { upgrading, open_ports, clock };
     let own = part.find_out().await?;
     part.settle(&own).await?;
     let mut asked = part.upgrading.store.watch(TypedKey::Roll.key().into(), None).await?;
     loop {
         let picture = picture(&part.upgrading).await?;
         let standing = picture.standing(clock.now());
-        if standing == Standing::Turn(part.upgrading.node.clone())
+        if standing == RollStanding::Turn(part.upgrading.node.clone())
             && let Some(roll) = &picture.roll
         {
             part.take_turn(roll, &own).await?;
         }
         let pause = match standing {
-            Standing::None | Standing::Finished | Standing::Stopped(_) => IDLE_INTERVAL,
+            RollStanding::None | RollStanding::Finished | RollStanding::Stopped(_) => IDLE_INTERVAL,
             _ => LOOK_INTERVAL,
         };
         tokio::select! {
@@ -83,13 +83,13 @@ async fn write(store: &dyn Store, node: &NodeId, to: &NodeUpgrade) -> Result<(),
     store.set(key, record::encode(to).into()).await.map(drop)
 }
 
-struct Part {
+struct RollingPart {
     upgrading: Arc<Upgrading>,
     open_ports: OpenPorts,
     clock: Clock,
 }
 
-impl Part {
+impl RollingPart {
     /// Finds out which binary this process runs, and keeps a copy of it, whatever becomes of the
     /// file.
     async fn find_out(&self) -> anyhow::Result<Own> {
@@ -126,12 +126,12 @@ impl Part {
         }
         let (directory, path) = (upgrading.layout.bin(), own.path.clone());
         let named = tokio::task::spawn_blocking(move || {
-            let current = binaries::named(&directory, Role::Current);
+            let current = binaries::named(&directory, BinaryRole::Current);
             if let Some(before) = current.filter(|before| *before != path) {
-                binaries::name(&directory, Role::Previous, &before)?;
+                binaries::name(&directory, BinaryRole::Previous, &before)?;
             }
-            binaries::name(&directory, Role::Current, &path)?;
-            Ok::<_, anyhow::Error>(binaries::forget(&directory, Role::Candidate)?)
+            binaries::name(&directory, BinaryRole::Current, &path)?;
+            Ok::<_, anyhow::Error>(binaries::forget(&directory, BinaryRole::Candidate)?)
         });
         named.await??;
         if before.as_ref() != Some(&record) {
@@ -144,14 +144,14 @@ impl Part {
 
     fn kept(&self) -> Option<watch::Receiver<bool>> {
         match &*self.upgrading.origin.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Origin::OnTrial(heir)) => Some(heir.kept()),
+            Some(ProcessOrigin::OnTrial(heir)) => Some(heir.kept()),
             _ => None,
         }
     }
 
     fn returned(&self) -> Option<(String, String)> {
         match &*self.upgrading.origin.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Origin::Returned { roll, why }) => Some((roll.clone(), why.clone())),
+            Some(ProcessOrigin::Returned { roll, why }) => Some((roll.clone(), why.clone())),
             _ => None,
         }
     }
@@ -173,7 +173,7 @@ impl Part {
             if hash != expected.to_string() {
                 return Ok(Err("its copy here is damaged".to_owned()));
             }
-            binaries::name(&directory, Role::Candidate, &copy)?;
+            binaries::name(&directory, BinaryRole::Candidate, &copy)?;
             anyhow::Ok(candidate::check(&copy).map(|_| copy))
         });
         let path = match checked.await?? {

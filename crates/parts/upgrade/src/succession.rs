@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::upgrade::trial::{Event, Trial, Verdict, Vitals};
+use agent_core::upgrade::trial::{Event, Trial, TrialVerdict, Vitals};
 use anyhow::{Context, ensure};
 use model::Timestamp;
 use model::value::ContentHash;
@@ -26,7 +26,7 @@ use api_types::NodeVitals;
 use os::binaries;
 use os::layout::DataDirectory;
 use os::passing;
-use os::shared_port::Bound;
+use os::shared_port::BoundListeners;
 use runtime::task::Boxed;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -57,19 +57,19 @@ pub struct Testament {
 pub type Answered = Arc<dyn Fn() + Send + Sync>;
 
 /// A function that asks the new process for its state.
-pub type Ask<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sync);
+pub type AskVitals<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sync);
 
 /// The remainder of a node that was stopped for a successor.
-pub struct Left {
+pub struct Handover {
     pub testament: Testament,
-    pub listeners: Bound,
+    pub listeners: BoundListeners,
     /// A function that waits until all who were connected are answered.
     pub answered: Option<Answered>,
     /// The address where public HTTP listens.
     pub public: Option<SocketAddr>,
 }
 
-impl Left {
+impl Handover {
     /// Answers what was taken on before, while process `node` runs the new binary; a SIGTERM is
     /// passed on to it.
     pub async fn leave(&self, node: u32) -> anyhow::Result<()> {
@@ -89,7 +89,7 @@ impl Left {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TrialOutcome {
     /// The process with this pid runs the node now.
     Kept(u32),
     Returned(String),
@@ -108,7 +108,7 @@ pub struct Heir {
 
 impl Heir {
     /// Receives what the process from before passes on. Blocks; to be called on a runtime.
-    pub fn meet(layout: &DataDirectory) -> anyhow::Result<(Bound, Heir)> {
+    pub fn meet(layout: &DataDirectory) -> anyhow::Result<(BoundListeners, Heir)> {
         let path = layout.handover_socket();
         let stream = UnixStream::connect(&path).with_context(|| {
             format!("no process hands over at {}: leave --take-over out", path.display())
@@ -139,10 +139,10 @@ impl Heir {
 /// Starts the new binary with these arguments and watches it until it stays or is gone.
 pub async fn attempt(
     layout: &DataDirectory,
-    left: &Left,
+    left: &Handover,
     arguments: &[String],
-    ask: Ask<'_>,
-) -> anyhow::Result<Outcome> {
+    ask: AskVitals<'_>,
+) -> anyhow::Result<TrialOutcome> {
     let socket = layout.handover_socket();
     std::fs::remove_file(&socket).ok();
     let door = UnixListener::bind(&socket)
@@ -153,11 +153,11 @@ pub async fn attempt(
     let child = match binaries::spawn(&mut command) {
         Ok(child) => child,
         Err(error) => {
-            return Ok(Outcome::Returned(format!("the new binary cannot be run: {error}")));
+            return Ok(TrialOutcome::Returned(format!("the new binary cannot be run: {error}")));
         }
     };
     tracing::info!(pid = child.id(), binary = %left.testament.binary, "upgrade.trying");
-    let mut watched = Watched { child, stream: None };
+    let mut watched = WatchedProcess { child, stream: None };
     let outcome = tokio::select! {
         outcome = watched.until_decided(left, &door, ask) => outcome,
         _ = terminate.recv() => Decision::Told,
@@ -166,15 +166,15 @@ pub async fn attempt(
     Ok(match outcome {
         Decision::Keep => {
             watched.say(KEPT).await;
-            Outcome::Kept(watched.child.id())
+            TrialOutcome::Kept(watched.child.id())
         }
         Decision::Return(why) => {
             watched.end().await;
-            Outcome::Returned(why)
+            TrialOutcome::Returned(why)
         }
         Decision::Told => {
             watched.end().await;
-            Outcome::Stopped
+            TrialOutcome::Stopped
         }
     })
 }
@@ -186,13 +186,18 @@ enum Decision {
     Told,
 }
 
-struct Watched {
+struct WatchedProcess {
     child: Child,
     stream: Option<tokio::net::UnixStream>,
 }
 
-impl Watched {
-    async fn until_decided(&mut self, left: &Left, door: &UnixListener, ask: Ask<'_>) -> Decision {
+impl WatchedProcess {
+    async fn until_decided(
+        &mut self,
+        left: &Handover,
+        door: &UnixListener,
+        ask: AskVitals<'_>,
+    ) -> Decision {
         let began = Instant::now();
         let now = || Timestamp(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         let Testament { limit_ms, binary, before, .. } = &left.testament;
@@ -209,15 +214,19 @@ impl Watched {
                 Ok(None) => look(ask, left.public).await,
             };
             match trial.handle(now(), event) {
-                Verdict::Keep => return Decision::Keep,
-                Verdict::Return(why) => return Decision::Return(why),
-                Verdict::GoOn => tokio::time::sleep(LOOK_INTERVAL).await,
+                TrialVerdict::Keep => return Decision::Keep,
+                TrialVerdict::Return(why) => return Decision::Return(why),
+                TrialVerdict::GoOn => tokio::time::sleep(LOOK_INTERVAL).await,
             }
         }
     }
 
     /// Gives the sockets to the child once it asks for them.
-    async fn pass(&mut self, door: &UnixListener, listeners: &Bound) -> anyhow::Result<()> {
+    async fn pass(
+        &mut self,
+        door: &UnixListener,
+        listeners: &BoundListeners,
+    ) -> anyhow::Result<()> {
         let (stream, _) = timeout(LOOK_INTERVAL, door.accept())
             .await
             .map_err(|_| anyhow::anyhow!("it has not asked for the sockets yet"))??;
@@ -265,7 +274,7 @@ impl Watched {
 }
 
 /// Returns the child's own report, and whether its router answers at all.
-async fn look(ask: Ask<'_>, public: Option<SocketAddr>) -> Event {
+async fn look(ask: AskVitals<'_>, public: Option<SocketAddr>) -> Event {
     let said = match timeout(ANSWER_MAX, ask()).await {
         Ok(Ok(said)) => said,
         Ok(Err(error)) => return Event::Silent(format!("it does not say how it is: {error:#}")),

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use model::Timestamp;
-use store_core::event::Entry;
+use store_core::event::BatchEntry;
 use store_core::frame::{self, Ending, Secret};
 use store_core::record::Record;
 use store_core::{Location, Past, Ticket};
@@ -41,7 +41,12 @@ pub(crate) enum Torn {
 
 impl Disk {
     /// Appends a batch to the log, which has only one segment.
-    pub fn write<'a>(&mut self, batch: u64, entries: &[Entry], value: impl Fn(Ticket) -> &'a [u8]) {
+    pub fn write<'a>(
+        &mut self,
+        batch: u64,
+        entries: &[BatchEntry],
+        value: impl Fn(Ticket) -> &'a [u8],
+    ) {
         let mut payload = Vec::new();
         self.written.clear();
         for (index, entry) in entries.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{NodeId, Timestamp};
-use store_core::event::{Alarm, Entry, Standing};
+use store_core::event::{Alarm, BatchEntry, Standing};
 use store_core::sync::message::ClusterId;
 use store_core::{NodeTag, Past, Position, Replica, Stamp, StoreMachine, Ticket};
 
@@ -22,7 +22,7 @@ pub(crate) enum State {
 /// A batch whose sync has not returned.
 pub(crate) struct Batch {
     pub number: u64,
-    pub entries: Arc<Vec<Entry>>,
+    pub entries: Arc<Vec<BatchEntry>>,
 }
 
 pub(crate) struct Host {

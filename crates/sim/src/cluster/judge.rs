@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::time::CLOCK_AHEAD_MAX_MS;
-use store_core::event::{Alarm, Entry, Standing};
+use store_core::event::{Alarm, BatchEntry, Standing};
 use store_core::sync::members::is_roster_key;
-use store_core::sync::message::{Body, Message, Refusal, Vector};
+use store_core::sync::message::{Body, Message, SessionRefusal, Vector};
 use store_core::{Commit, NodeTag, Position, Stamp};
 
 use super::chaos::SKEW_MS;
@@ -31,11 +31,11 @@ impl World {
     }
 
     /// Judges a batch that is about to be written.
-    pub(crate) fn judge_batch(&mut self, host: usize, entries: &[Entry]) {
+    pub(crate) fn judge_batch(&mut self, host: usize, entries: &[BatchEntry]) {
         let this = &self.hosts[host];
         let limit = self.now + CLOCK_AHEAD_MAX_MS + SKEW_MS as u64;
         for entry in entries {
-            let Entry::Foreign { commit, origin, .. } = entry else { continue };
+            let BatchEntry::Foreign { commit, origin, .. } = entry else { continue };
             assert!(self.ledger.knows(commit), "{} came from nowhere", named(commit));
             let ahead = commit.at.stamp.time().0 > limit;
             assert!(
@@ -49,12 +49,12 @@ impl World {
 
     /// Notes entries that can be lost no more, unless the disk is. Returns true if the roster is to
     /// be read again once the node holds them.
-    pub(crate) fn durable(&mut self, host: usize, entries: &[Entry]) -> bool {
+    pub(crate) fn durable(&mut self, host: usize, entries: &[BatchEntry]) -> bool {
         let outside = self.is_outside(host);
         let mut roster = false;
         for entry in entries {
             match entry {
-                Entry::Commit { ticket, commit } => {
+                BatchEntry::Commit { ticket, commit } => {
                     let removed = commit.is_delete().then(|| super::operator::listed(&commit.key));
                     if let Some(gone) = removed.flatten().and_then(|tag| self.index_of(tag)) {
                         self.hosts[gone].was_evicted = true;
@@ -68,10 +68,10 @@ impl World {
                     }
                     roster |= is_roster_key(&commit.key);
                 }
-                Entry::Foreign { commit, .. } if self.hosts[host].cluster == CLUSTER => {
+                BatchEntry::Foreign { commit, .. } if self.hosts[host].cluster == CLUSTER => {
                     roster |= self.ledger.found(commit.at) && is_roster_key(&commit.key);
                 }
-                Entry::Standing(standing) => {
+                BatchEntry::Standing(standing) => {
                     if standing.cluster != self.hosts[host].cluster {
                         // Another cluster has another truth.
                         let mut ledger = std::mem::take(&mut self.ledger);
@@ -84,7 +84,7 @@ impl World {
                     let heard = this.invited.is_some_and(|invited| standing.listed >= invited);
                     this.joining &= !(heard && standing.cluster == CLUSTER);
                 }
-                Entry::Forgotten { positions, .. } => {
+                BatchEntry::Forgotten { positions, .. } => {
                     let this = &mut self.hosts[host];
                     let superseded = positions.iter().filter(|at| this.superseded.contains(at));
                     superseded.for_each(|at| self.ledger.replaced(*at));
@@ -294,9 +294,10 @@ impl World {
 
     pub(crate) fn judge_message(&self, host: usize, message: &Message) {
         if let Body::Refused(refusal) = &message.body {
-            let never = matches!(refusal, Refusal::BelowGarbage | Refusal::ValueMismatch);
+            let never =
+                matches!(refusal, SessionRefusal::BelowGarbage | SessionRefusal::ValueMismatch);
             assert!(!never, "n{host} refuses: {refusal}");
-            let conflict = *refusal == Refusal::Conflict;
+            let conflict = *refusal == SessionRefusal::Conflict;
             assert!(!conflict || self.has_lost_disks, "n{host} refuses: {refusal}");
         }
     }

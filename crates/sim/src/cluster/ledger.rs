@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use store_core::{Action, Commit, NodeTag, Position, Replica, Stamp};
+use store_core::{Commit, CommitAction, NodeTag, Position, Replica, Stamp};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
@@ -40,8 +40,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub fn accept(&mut self, commit: &Commit, outside: bool) {
         let droppable = match commit.action {
-            Action::Delete => true,
-            Action::Set { expires, .. } => expires.is_some(),
+            CommitAction::Delete => true,
+            CommitAction::Set { expires, .. } => expires.is_some(),
         };
         let cid = commit.cid();
         self.places.insert(commit.at, commit.key.clone());

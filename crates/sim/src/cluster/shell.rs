@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::Timestamp;
-use store_core::event::{Effect, Entry, Event};
+use store_core::event::{BatchEntry, Effect, Event};
 use store_core::sync::members::is_roster_key;
 use store_core::sync::message::{Body, Hello, Message, Vector};
 use store_core::sync::wire;
-use store_core::{Action, Change, Commit, Location, NodeTag, Position, Stamp, Ticket, Write};
+use store_core::{Change, Commit, CommitAction, Location, NodeTag, Position, Stamp, Ticket, Write};
 
 use super::fault::Fault;
 use super::host::Batch;
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    fn persist(&mut self, host: usize, batch: u64, entries: Arc<Vec<Entry>>) {
+    fn persist(&mut self, host: usize, batch: u64, entries: Arc<Vec<BatchEntry>>) {
         assert!(self.hosts[host].batch.is_none(), "two batches are on their way");
         self.judge_batch(host, &entries);
         let refused = self.climate.full_disks && !self.calm && self.random.chance(8);
@@ -110,7 +110,7 @@ impl World {
     pub(crate) fn value_of(&self, host: usize, commit: &Commit) -> Option<Vec<u8>> {
         let Location::Log { offset, .. } = commit.location else { return None };
         let value = self.hosts[host].disk.value(offset).expect("a value that is held is there");
-        let Action::Set { hash, .. } = commit.action else { return None };
+        let CommitAction::Set { hash, .. } = commit.action else { return None };
         assert_eq!(*blake3::hash(&value).as_bytes(), hash, "n{host} reads another value");
         Some(value)
     }
@@ -126,7 +126,7 @@ impl World {
         if let Body::Commits { commits, .. } = &mut message.body {
             for (carried, value) in commits.iter_mut().zip(decoded.values) {
                 let commit = &mut carried.commit;
-                if let Action::Set { hash, .. } = commit.action {
+                if let CommitAction::Set { hash, .. } = commit.action {
                     match value {
                         Some(bytes) => assert_eq!(*blake3::hash(bytes).as_bytes(), hash),
                         None if this.disk.holds_file(&hash) => commit.location = Location::File,
@@ -256,20 +256,24 @@ impl World {
     }
 }
 
-fn shown(entries: &[Entry]) -> String {
+fn shown(entries: &[BatchEntry]) -> String {
     let shown = entries.iter().map(|entry| match entry {
-        Entry::Commit { commit, .. } => format!("own {}", named(commit)),
-        Entry::Foreign { commit, origin, .. } => format!("{} of {:?}", named(commit), origin.peer),
-        Entry::Horizons(horizons) => {
+        BatchEntry::Commit { commit, .. } => format!("own {}", named(commit)),
+        BatchEntry::Foreign { commit, origin, .. } => {
+            format!("{} of {:?}", named(commit), origin.peer)
+        }
+        BatchEntry::Horizons(horizons) => {
             format!("S {} G {}", at(horizons.squash), at(horizons.garbage))
         }
-        Entry::Vector { promise, held } => format!("V {} {}", at(*promise), all(held)),
-        Entry::Copied { promise, held, .. } => format!("copied {} {}", at(*promise), all(held)),
-        Entry::Forgotten { positions, clock } => {
+        BatchEntry::Vector { promise, held } => format!("V {} {}", at(*promise), all(held)),
+        BatchEntry::Copied { promise, held, .. } => {
+            format!("copied {} {}", at(*promise), all(held))
+        }
+        BatchEntry::Forgotten { positions, clock } => {
             let positions: Vec<String> = positions.iter().map(|at| placed(*at)).collect();
             format!("forgot {} clock {}", positions.join(" "), at(*clock))
         }
-        Entry::Standing(standing) => {
+        BatchEntry::Standing(standing) => {
             format!("in {:?} until {}", standing.cluster.0[0], at(standing.fresh_until))
         }
         other => format!("{other:?}"),

@@ -9,8 +9,8 @@ mod witness;
 
 use std::time::Duration;
 
-use checker_core::{Checker, Effect, Event, Jury, Method, Outcome, Target, Witnessed};
-use model::probe::{Health, Verdict};
+use checker_core::{Checker, Effect, Event, Jury, Method, ProbeOutcome, Target, Witnessed};
+use model::probe::{HealthState, Verdict};
 use model::{Claim, Generation, InstanceId, InstanceState, Machine, Timestamp};
 
 pub(super) use condition::Condition;
@@ -281,7 +281,7 @@ impl World {
             let said = verdict.as_ref().map(|verdict| (verdict.health, &verdict.detail));
             format!("verdict on {instance} at {at}: {said:?}")
         });
-        if let Some(verdict) = verdict.as_ref().filter(|said| said.health != Health::Healthy) {
+        if let Some(verdict) = verdict.as_ref().filter(|said| said.health != HealthState::Healthy) {
             self.count(what);
             self.judge_verdict(at, instance, verdict);
         }
@@ -299,11 +299,11 @@ impl World {
             let claim = self.nodes[host].replica.claim(&of.0, &of.1);
             match claim.and_then(ready) == Some(asked) {
                 true => self.seen(host, &of.0, asked),
-                false => Outcome::Unreached,
+                false => ProbeOutcome::Unreached,
             }
         });
         let mistaken = self.mistaken == Some(from);
-        let outcome = if mistaken { refused() } else { looked.unwrap_or(Outcome::Unreached) };
+        let outcome = if mistaken { refused() } else { looked.unwrap_or(ProbeOutcome::Unreached) };
         let wait = match host {
             Some(_) => self.random.between(witness::WAY_MS.0, witness::WAY_MS.1),
             None => witness::CALL_MAX_MS,
@@ -313,6 +313,6 @@ impl World {
     }
 }
 
-fn refused() -> Outcome {
-    Outcome::Absent { detail: "connection refused".into() }
+fn refused() -> ProbeOutcome {
+    ProbeOutcome::Absent { detail: "connection refused".into() }
 }

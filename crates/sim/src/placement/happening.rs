@@ -1,7 +1,7 @@
 //! The events that are still to happen.
 
 use agent_core::application::{Event, IncarnationId};
-use checker_core::{Outcome, Witnessed};
+use checker_core::{ProbeOutcome, Witnessed};
 use model::{ApplicationName, Generation, InstanceId, ReleaseId};
 
 use super::checking::Part;
@@ -97,7 +97,7 @@ pub(super) enum Happening {
         number: u64,
         of: Witnessed,
         generation: Generation,
-        outcome: Outcome,
+        outcome: ProbeOutcome,
     },
     /// A write that a full disk refused is tried once more.
     WriteAgain {

@@ -142,7 +142,7 @@ impl World {
         };
         let build = Step { name: "Compiling".into(), command: "make".into() };
         let spec = self.nodes[at].replica.spec(name);
-        let pushed_to = spec.map(|spec| spec.created_at);
+        let application_created_at = spec.map(|spec| spec.created_at);
         let release = Release {
             v: 1,
             id: id.clone(),
@@ -156,7 +156,7 @@ impl World {
                 persist: if files { vec!["db".into()] } else { Vec::new() },
                 ..Recipe::default()
             },
-            settings: Settings { pushed_to, ..Settings::default() },
+            settings: Settings { application_created_at, ..Settings::default() },
             created_at: self.clock(at),
             author: "ann".into(),
             note: String::new(),

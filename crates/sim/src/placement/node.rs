@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::application::{Adopted, Application, Event, Exit, IncarnationId};
 use agent_core::lease::Lease;
-use agent_core::placement::{self, Hold, NodeView, Place, Placement, wanted};
+use agent_core::placement::{self, Hold, NodeView, Placement, SlotId, wanted};
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Machine, NodeId, ReleaseId, Timestamp};
 
@@ -56,7 +56,7 @@ pub(super) struct Machines {
     pub resting: BTreeSet<ApplicationName>,
     /// The live nodes, from placement; empty before its first decision.
     pub live: BTreeSet<NodeId>,
-    pub places: BTreeMap<ApplicationName, BTreeMap<Place, Hold>>,
+    pub places: BTreeMap<ApplicationName, BTreeMap<SlotId, Hold>>,
 }
 
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! The shell: performs the application machines' effects on a node.
 
 use agent_core::application::{
-    Candidate, Effect, Event, Exit, Failure, IncarnationId, Taken, merge, taken_back,
+    BuildCandidate, Effect, Event, Exit, IncarnationId, StepFailure, TakeBackProgress, merge,
+    taken_back,
 };
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Claim, InstanceState, Release, ReleaseId, RolloutPhase};
@@ -165,7 +166,7 @@ impl World {
 
     fn run_steps(&mut self, at: usize, life: u64, name: &ApplicationName, release: ReleaseId) {
         let fails = self.failing.contains(&(release.clone(), at));
-        let why = Failure { why: "Migrating failed".into(), ..Failure::default() };
+        let why = StepFailure { why: "Migrating failed".into(), ..StepFailure::default() };
         let result = if fails { Err(why) } else { Ok(()) };
         self.tell(|| format!("steps of {release} at {at}: {result:?}"));
         self.answer(at, life, name, STEPS_MS, Event::Released { release, result });
@@ -178,7 +179,7 @@ impl World {
         let taken = taken_back(rollout.as_ref(), releases.iter(), from);
         let old = releases.iter().find(|release| release.id == *to);
         let highest = releases.iter().map(|release| release.id.number).max();
-        let (Taken::Unmade, Some(old), Some(highest), Some(mut rollout)) =
+        let (TakeBackProgress::Unmade, Some(old), Some(highest), Some(mut rollout)) =
             (taken, old, highest, rollout)
         else {
             return;
@@ -221,11 +222,11 @@ impl World {
     }
 
     /// Returns the candidates for a build; all are machines of one kind.
-    fn candidates(&self, at: usize) -> Vec<Candidate> {
+    fn candidates(&self, at: usize) -> Vec<BuildCandidate> {
         let records = self.nodes[at].replica.records.iter();
         let found = records.filter_map(|(key, (_, record))| match (key, record) {
             (Key::Node(id), Some(Record::Node(view))) if !view.drained => {
-                Some(Candidate { node: id.clone(), load_percent: view.load, alike: true })
+                Some(BuildCandidate { node: id.clone(), load_percent: view.load, alike: true })
             }
             _ => None,
         });

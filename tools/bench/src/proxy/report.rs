@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_least_is_no_peer() {
+    fn the_least_possible_cost_counts_as_no_peer() {
         let costs: [(&str, &[f64]); 3] =
             [("cortex", &[1.25]), ("nginx", &[1.5]), ("least", &[1.0])];
         let report = report(&costs, 0);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_a_row_owes_is_said() {
+    fn a_row_names_its_other_conditions() {
         let costs: [(&str, &[f64]); 3] =
             [("cortex", &[1.0]), ("nginx", &[1.0]), ("haproxy", &[1.0])];
         let mut report = report(&costs, 0);

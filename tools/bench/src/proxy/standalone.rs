@@ -18,7 +18,7 @@ use model::{
     ApplicationName, ApplicationSpec, BuildId, Claim, Incarnation, InstanceId, InstanceState,
     NodeId, ProcessType, Recipe, Release, ReleaseId, Rollout, TypedKey, record,
 };
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use serde::Serialize;
 
 use super::FILE_PATH;
@@ -88,7 +88,7 @@ async fn serve(args: &StandaloneArgs) -> anyhow::Result<()> {
             public: Some(args.listen),
             secure: args.secure()?,
             announced_by: None,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
             threads: Some(1),
             queue: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,

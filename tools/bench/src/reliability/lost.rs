@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_of_a_node_is_killed_and_nobody_else() {
+    fn every_process_of_a_node_is_killed_and_no_other() {
         let data = tempfile::tempdir().unwrap();
         let mut node = Command::new("sleep").arg("600").spawn().unwrap();
         let mut instance = Command::new("sleep");

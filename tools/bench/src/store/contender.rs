@@ -107,7 +107,7 @@ impl Kind {
 
 /// The address where it answers, and its protocol.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum ServerAddress {
     Resp(SocketAddr),
     Etcd(SocketAddr),
     Postgres(SocketAddr),
@@ -117,7 +117,7 @@ pub enum Place {
 pub struct Contender {
     pub kind: Kind,
     pub version: String,
-    pub place: Place,
+    pub place: ServerAddress,
     /// Its processes: none if it runs inside this process, two for a pair.
     pub processes: Vec<Process>,
     /// The address of the second node of a pair.
@@ -131,13 +131,15 @@ impl Contender {
             self.processes.iter().try_for_each(Process::check)
         };
         let run = match &self.place {
-            Place::Resp(address) if load.mode == Mode::Unawaited => {
+            ServerAddress::Resp(address) if load.mode == Mode::Unawaited => {
                 load::run_unawaited(*address, load, &sound)
             }
-            Place::Resp(address) => load::run::<resp::Resp>(*address, load, &sound),
-            Place::Etcd(address) => load::run::<etcd::Etcd>(*address, load, &sound),
-            Place::Postgres(address) => load::run::<postgres::Postgres>(*address, load, &sound),
-            Place::Sqlite(file) => load::run_sqlite(file, load, &sound),
+            ServerAddress::Resp(address) => load::run::<resp::Resp>(*address, load, &sound),
+            ServerAddress::Etcd(address) => load::run::<etcd::Etcd>(*address, load, &sound),
+            ServerAddress::Postgres(address) => {
+                load::run::<postgres::Postgres>(*address, load, &sound)
+            }
+            ServerAddress::Sqlite(file) => load::run_sqlite(file, load, &sound),
         };
         run.with_context(|| format!("the load on {}", self.kind.name()))
     }
@@ -145,7 +147,7 @@ impl Contender {
     /// Returns the address on which it speaks the Redis protocol, if it does.
     pub fn resp(&self) -> Option<SocketAddr> {
         match self.place {
-            Place::Resp(address) => Some(address),
+            ServerAddress::Resp(address) => Some(address),
             _ => None,
         }
     }

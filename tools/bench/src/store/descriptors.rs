@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio::task::LocalSet;
 
-use super::client::resp::{Answer, Resp};
+use super::client::resp::{Resp, RespValue};
 use super::contender::Kind;
 use crate::interrupted::Interrupted;
 
@@ -114,7 +114,7 @@ async fn ask(address: SocketAddr) -> anyhow::Result<()> {
     let mut connection = Resp::new(address)?;
     connection.tell(&[b"GET", b"test::absent"]).await?;
     match connection.answer().await? {
-        Answer::Null => Ok(()),
+        RespValue::Null => Ok(()),
         other => anyhow::bail!("answered with {other:?}"),
     }
 }

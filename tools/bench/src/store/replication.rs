@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-use super::client::resp::{Answer, Resp};
+use super::client::resp::{Resp, RespValue};
 use crate::interrupted::Interrupted;
 use crate::statistics::Latencies;
 
@@ -130,7 +130,7 @@ async fn write(course: Rc<Course>, writer: u64, until: Instant) -> anyhow::Resul
         }
         connection.tell(&[b"SET", key.as_bytes(), value.as_bytes()]).await?;
         let answer = connection.answer().await?;
-        ensure!(answer == Answer::Simple("OK".into()), "a write was answered with {answer:?}");
+        ensure!(answer == RespValue::Simple("OK".into()), "a write was answered with {answer:?}");
         course.writes.set(course.writes.get() + 1);
         number += 1;
     }
@@ -142,7 +142,7 @@ async fn look(course: &Course, key: &str, value: &str, sent: Instant) -> anyhow:
     let mut connection = idle.map_or_else(|| Resp::new(course.to), Ok)?;
     while sent.elapsed() < VISIBLE_TIME_MAX {
         connection.tell(&[b"GET", key.as_bytes()]).await?;
-        if connection.answer().await? == Answer::Bulk(value.as_bytes().into()) {
+        if connection.answer().await? == RespValue::Bulk(value.as_bytes().into()) {
             course.latencies.borrow_mut().add(sent.elapsed());
             course.idle.borrow_mut().push(connection);
             return Ok(true);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 use super::client::{Connection, TURN, etcd, postgres, resp, sqlite};
-use super::contender::{Contender, Kind, Place};
+use super::contender::{Contender, Kind, ServerAddress};
 use super::postgresql;
 use crate::interrupted::Interrupted;
 use crate::process::{Process, find, free_port, on_loopback, output_of};
@@ -71,7 +71,13 @@ impl Site {
         }
     }
 
-    fn contender(&self, kind: Kind, version: String, place: Place, process: Process) -> Contender {
+    fn contender(
+        &self,
+        kind: Kind,
+        version: String,
+        place: ServerAddress,
+        process: Process,
+    ) -> Contender {
         Contender { kind, version, place, processes: vec![process], replica: None }
     }
 
@@ -146,7 +152,7 @@ impl Site {
     fn cortex(self, interrupted: &Interrupted) -> anyhow::Result<Contender> {
         let process = self.spawn(Kind::Cortex, self.cortex_command()?)?;
         let process = self.serve::<resp::Resp>(process, interrupted)?;
-        let place = Place::Resp(self.address());
+        let place = ServerAddress::Resp(self.address());
         Ok(self.contender(Kind::Cortex, crate::version(), place, process))
     }
 
@@ -182,7 +188,7 @@ impl Site {
         Ok(Contender {
             kind: Kind::CortexPair,
             version: crate::version(),
-            place: Place::Resp(self.address()),
+            place: ServerAddress::Resp(self.address()),
             processes: vec![first, second],
             replica: Some(other.address()),
         })
@@ -204,7 +210,7 @@ impl Site {
         // The output looks like `Redis server v=7.0.15 sha=…`.
         let output = output_of(Command::new(program).arg("--version"))?;
         let version = output.split_whitespace().find_map(|word| word.strip_prefix("v="));
-        let place = Place::Resp(self.address());
+        let place = ServerAddress::Resp(self.address());
         Ok(self.contender(kind, version.unwrap_or("unknown").into(), place, process))
     }
 
@@ -217,7 +223,7 @@ impl Site {
         let process = self.spawn(Kind::Etcd, command)?;
         let process = self.serve::<etcd::Etcd>(process, interrupted)?;
         let version = etcd::version(&output_of(Command::new(program).arg("--version"))?)?;
-        Ok(self.contender(Kind::Etcd, version, Place::Etcd(self.address()), process))
+        Ok(self.contender(Kind::Etcd, version, ServerAddress::Etcd(self.address()), process))
     }
 
     fn postgresql(self, interrupted: &Interrupted) -> anyhow::Result<Contender> {
@@ -229,14 +235,19 @@ impl Site {
         postgresql::create_table(self.address(), interrupted)?;
         let process = self.serve::<postgres::Postgres>(process, interrupted)?;
         let version = server.version()?;
-        Ok(self.contender(Kind::Postgresql, version, Place::Postgres(self.address()), process))
+        Ok(self.contender(
+            Kind::Postgresql,
+            version,
+            ServerAddress::Postgres(self.address()),
+            process,
+        ))
     }
 
     fn sqlite(self, kind: Kind, journal: &str) -> anyhow::Result<Contender> {
         let file = self.directory.join("kv.db");
         sqlite::prepare(&file, journal)?;
         let version = sqlite::version();
-        let (place, processes) = (Place::Sqlite(file), Vec::new());
+        let (place, processes) = (ServerAddress::Sqlite(file), Vec::new());
         Ok(Contender { kind, version, place, processes, replica: None })
     }
 }
@@ -261,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_placeholder_is_left() {
+    fn no_placeholder_is_left_in_a_configuration() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().into();
         let site = Site { directory: path, port: 4321, descriptors: None };

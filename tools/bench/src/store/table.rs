@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_falls_short_is_said_aloud() {
+    fn a_ratio_below_its_goal_is_reported() {
         let mut report = report(&[(Kind::Cortex, &[100.0]), (Kind::Redis, &[200.0])]);
         report.on_disk = false;
         report.descriptors.push(Endured {

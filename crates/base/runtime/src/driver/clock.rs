@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_advances_and_starts_where_the_machine_is() {
+    fn the_clock_starts_with_the_machines_and_advances() {
         let clock = Clock::start();
         let (first, wall) = (clock.now(), wall(0).as_millis());
         assert!(wall.abs_diff(first.0.into()) < 60_000);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_allow_each_other_is_no_leap() {
+    fn a_small_difference_is_not_a_leap() {
         let at = |ms| Timestamp(1_700_000_000_000 + ms);
         assert_eq!(Leap::between(at(0), at(CLOCK_AHEAD_MAX_MS)), None);
         assert_eq!(Leap::between(at(CLOCK_AHEAD_MAX_MS), at(0)), None);

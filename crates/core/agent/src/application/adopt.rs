@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use model::{Claim, Incarnation, InstanceId, InstanceState, Timestamp};
 
-use super::slot::{Phase, Process, Slot};
+use super::slot::{Phase, Process, SlotState};
 use super::supervise::place_of;
 use super::{Adopted, Application, Effect, Exit, IncarnationId};
 use crate::mutants;
@@ -49,7 +49,7 @@ impl Application {
             if adopted.exit.is_some() {
                 self.emit(Effect::Forget { id });
             } else if !mutants::active(mutants::FORGET_STRAYS) {
-                self.note(format!("{} is stopped: no claim knows it", id.instance.label()));
+                self.note(format!("{} is stopped: no claim names it", id.instance.label()));
                 self.stop_stray(now, id);
             }
         }
@@ -65,7 +65,7 @@ impl Application {
     ) {
         let place = (instance.process.clone(), instance.slot);
         let highest = claim.incarnations.iter().map(|record| record.generation).max();
-        let mut slot = Slot::new(claim.claimed_at, highest.unwrap_or_default());
+        let mut slot = SlotState::new(claim.claimed_at, highest.unwrap_or_default());
         self.generation_floor = self.generation_floor.max(slot.last_generation);
         let mut records = claim.incarnations.clone();
         records.sort_by_key(|record| record.generation);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use model::{BuildId, NodeId, Release, ReleaseId, RolloutPhase, Timestamp};
 
 use super::rollout::Stage;
-use super::{Application, Build, Effect, Failure};
+use super::{Application, Build, Effect, StepFailure};
 
 /// The time to wait for candidates. They are read from this node's own store: at once, or something
 /// is wrong with it.
@@ -31,7 +31,7 @@ pub(super) const NOWHERE: &str = "no node could build it";
 
 /// A node that might build, as its records say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct BuildCandidate {
     pub node: NodeId,
     /// The node's load; `None` if nothing is known of it.
     pub load_percent: Option<u32>,
@@ -174,7 +174,7 @@ impl Application {
         &mut self,
         now: Timestamp,
         release: &ReleaseId,
-        mut candidates: Vec<Candidate>,
+        mut candidates: Vec<BuildCandidate>,
     ) {
         let asked = |choice| matches!(choice, Choice::Asked(_));
         let attempt = self.attempt.as_mut().filter(|a| a.target == *release && asked(a.choice));
@@ -208,7 +208,7 @@ impl Application {
 
     /// Looks for other nodes after a build failed here for want of a tool. Returns true if some may
     /// have it.
-    pub(super) fn ask_others(&mut self, now: Timestamp, failure: &Failure) -> bool {
+    pub(super) fn ask_others(&mut self, now: Timestamp, failure: &StepFailure) -> bool {
         let target = self.attempt.as_ref().and_then(|a| self.releases.get(&a.target));
         let tied = target.is_none_or(|release| release.recipe.is_tied());
         let alone = !self.is_placed() || self.elsewhere.live.len() < 2;
@@ -284,12 +284,12 @@ fn told(unable: &BTreeMap<NodeId, String>) -> String {
 }
 
 /// Returns the load of a candidate; an unknown one counts as the highest.
-fn load(candidate: &Candidate) -> u32 {
+fn load(candidate: &BuildCandidate) -> u32 {
     candidate.load_percent.unwrap_or(u32::MAX)
 }
 
 /// Returns another node than this one, if one is much emptier.
-fn emptiest(own: &NodeId, candidates: &[Candidate]) -> Option<NodeId> {
+fn emptiest(own: &NodeId, candidates: &[BuildCandidate]) -> Option<NodeId> {
     let here = candidates.iter().find(|one| one.node == *own).map(load)?;
     let others = candidates.iter().filter(|one| one.node != *own && one.alike);
     let best = others.min_by_key(|one| (load(one), &one.node))?;

@@ -12,7 +12,7 @@ use model::{
     ReleaseId, Rollout,
 };
 
-use super::building::Candidate;
+use super::building::BuildCandidate;
 use crate::placement::Hold;
 
 /// The exact process: a slot's place and the incarnation in it.
@@ -47,7 +47,7 @@ pub enum Event {
     /// The answer to `Build`.
     Built {
         release: ReleaseId,
-        result: Result<(), Failure>,
+        result: Result<(), StepFailure>,
     },
     /// The answer to `Fetch`; an error says why it could not be had.
     Fetched {
@@ -62,7 +62,7 @@ pub enum Event {
     /// The answer to `FindBuilders`: all nodes with an agent that may be given something.
     Builders {
         release: ReleaseId,
-        candidates: Vec<Candidate>,
+        candidates: Vec<BuildCandidate>,
     },
     /// What `builder` built can be fetched, and whether it runs here; `None` if it is gone.
     Artefact {
@@ -73,7 +73,7 @@ pub enum Event {
     /// The answer to `RunReleaseSteps`.
     Released {
         release: ReleaseId,
-        result: Result<(), Failure>,
+        result: Result<(), StepFailure>,
     },
     /// The answer to `Start` where the process exists. `Exited` follows once, whenever that is.
     Started {
@@ -168,7 +168,7 @@ pub struct Exit {
 
 /// The reason why a build or release step failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failure {
+pub struct StepFailure {
     /// The reason in one sentence: "Installing gems failed with exit status 1".
     pub why: String,
     /// The end of the step's output.

@@ -9,13 +9,13 @@ use model::{
 };
 
 use super::rollout::EXITS_MAX;
-use super::slot::{Place, Slot};
+use super::slot::{SlotId, SlotState};
 use super::{Application, Effect};
 use crate::placement::Hold;
 
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
-    claims: BTreeMap<(Place, NodeId), Claim>,
+    claims: BTreeMap<(SlotId, NodeId), Claim>,
     pub live: BTreeSet<NodeId>,
     /// Whether others lived at some time: they may come back.
     pub met: bool,
@@ -32,14 +32,14 @@ impl Elsewhere {
     }
 
     /// Returns the incarnations on nodes that live.
-    fn incarnations(&self) -> impl Iterator<Item = (&Place, &NodeId, &Incarnation)> {
+    fn incarnations(&self) -> impl Iterator<Item = (&SlotId, &NodeId, &Incarnation)> {
         let live = self.claims.iter().filter(|((_, node), _)| self.live.contains(node));
         live.flat_map(|((place, node), claim)| {
             claim.incarnations.iter().map(move |one| (place, node, one))
         })
     }
 
-    pub fn has_ready(&self, place: &Place, release: &ReleaseId) -> bool {
+    pub fn has_ready(&self, place: &SlotId, release: &ReleaseId) -> bool {
         self.ready(release).any(|(at, _)| at == place)
     }
 
@@ -48,7 +48,7 @@ impl Elsewhere {
     }
 
     /// Returns the places whose processes are ready, each with what is odd about its first answer.
-    pub fn ready(&self, release: &ReleaseId) -> impl Iterator<Item = (&Place, Option<&str>)> {
+    pub fn ready(&self, release: &ReleaseId) -> impl Iterator<Item = (&SlotId, Option<&str>)> {
         self.incarnations()
             .filter(move |(_, _, one)| one.release == *release && one.state == InstanceState::Ready)
             .map(|(place, _, one)| (place, one.remark.as_deref()))
@@ -92,12 +92,13 @@ impl Application {
         }
         for (place, hold) in self.held.iter().flatten() {
             let floor = self.generation_floor;
-            let slot = self.slots.entry(place.clone()).or_insert_with(|| Slot::new(now, floor));
+            let slot =
+                self.slots.entry(place.clone()).or_insert_with(|| SlotState::new(now, floor));
             slot.held = Some(*hold);
         }
     }
 
-    pub(super) fn holds(&self, place: &Place) -> bool {
+    pub(super) fn holds(&self, place: &SlotId) -> bool {
         self.held.as_ref().is_none_or(|held| held.contains_key(place))
     }
 

@@ -10,13 +10,13 @@
 use model::{ProcessType, Release};
 
 use super::Application;
-use super::plan::{Role, all_places};
-use super::slot::{Phase, Place, Process};
+use super::plan::{PlacedRelease, all_places};
+use super::slot::{Phase, Process, SlotId};
 use crate::mutants;
 
 /// Returns whether a place may start now: a process type's first instance starts alone, web before
 /// the others; the rest of a type follows once one of it is ready.
-pub(super) fn is_its_turn(app: &Application, place: &Place, role: &Role) -> bool {
+pub(super) fn is_its_turn(app: &Application, place: &SlotId, role: &PlacedRelease) -> bool {
     let Some(release) = app.releases.get(&role.release).filter(|_| role.target) else {
         return true;
     };

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::application::{RolloutMode, STOP_GRACE_MS_DEFAULT};
-use model::probe::Health;
+use model::probe::HealthState;
 use model::{Generation, ProcessType, Release, ReleaseId, Timestamp};
 
 use super::first::is_its_turn;
-use super::slot::{Phase, Place, Process, Replace, Slot};
+use super::slot::{Phase, Process, Replace, SlotId, SlotState};
 use super::{Application, Stage};
 use crate::mutants;
 use crate::placement;
@@ -31,42 +31,42 @@ pub const GONE_PATIENCE: Duration = Duration::from_secs(2);
 pub const FAILING_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PlannedStep {
     Build(ReleaseId),
     Start {
-        place: Place,
+        place: SlotId,
         release: ReleaseId,
         restart: u32,
     },
     /// Takes it out of traffic, then stops it.
     Retire {
-        place: Place,
+        place: SlotId,
         generation: Generation,
     },
     Stop {
-        place: Place,
+        place: SlotId,
         generation: Generation,
     },
     /// Stops it, as it did not become healthy in time.
     GiveUp {
-        place: Place,
+        place: SlotId,
         generation: Generation,
         why: String,
     },
     /// Has it replaced: it is ready by its own account, unusable by the checker's.
     Distrust {
-        place: Place,
+        place: SlotId,
         generation: Generation,
         why: String,
     },
     /// Keeps it, as the checker changed its mind.
     Trust {
-        place: Place,
+        place: SlotId,
         generation: Generation,
     },
     /// Says what is missing where everybody may read it, as it takes its time.
     Tell {
-        place: Place,
+        place: SlotId,
         generation: Generation,
     },
     StopStray(super::IncarnationId),
@@ -74,31 +74,31 @@ pub(super) enum Step {
 
 /// A release that this node is to run, and where.
 #[derive(Clone, Debug)]
-pub(super) struct Role {
+pub(super) struct PlacedRelease {
     pub release: ReleaseId,
     pub restart: u32,
     /// Whether it does not serve yet: failures are the rollout's business, and restarts wait until
     /// it serves.
     pub target: bool,
-    pub places: BTreeSet<Place>,
+    pub places: BTreeSet<SlotId>,
 }
 
-impl Role {
+impl PlacedRelease {
     fn is_met_by(&self, process: &Process) -> bool {
         self.target || (process.record.restart == self.restart && process.replace.is_none())
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub steps: Vec<Step>,
+pub(super) struct ApplicationPlan {
+    pub steps: Vec<PlannedStep>,
     pub wake: Option<Timestamp>,
     /// The process types in which a slot was chosen to be replaced.
     granted: BTreeSet<ProcessType>,
 }
 
-pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+pub(super) fn plan(app: &Application, now: Timestamp) -> ApplicationPlan {
+    let mut plan = ApplicationPlan::default();
     plan.time_limits(app, now);
     if app.is_ending() {
         plan.end(app);
@@ -108,7 +108,7 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
     for role in roles.iter().filter(|role| !role.places.is_empty() || !app.is_placed()) {
         plan.build(app, now, &role.release);
     }
-    let mut places: BTreeSet<&Place> = app.slots.keys().collect();
+    let mut places: BTreeSet<&SlotId> = app.slots.keys().collect();
     places.extend(roles.iter().flat_map(|role| &role.places));
     for place in places {
         plan.slot(app, now, place, &roles);
@@ -117,7 +117,7 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> Plan {
 }
 
 /// Returns the places of a release's processes in the whole cluster, as far as users want them.
-pub(super) fn all_places(app: &Application, release: &Release) -> BTreeSet<Place> {
+pub(super) fn all_places(app: &Application, release: &Release) -> BTreeSet<SlotId> {
     let Some(spec) = &app.spec else { return BTreeSet::new() };
     let mut places = BTreeSet::new();
     for process in release.recipe.processes.keys() {
@@ -127,11 +127,11 @@ pub(super) fn all_places(app: &Application, release: &Release) -> BTreeSet<Place
     places
 }
 
-fn places(app: &Application, release: &Release) -> BTreeSet<Place> {
+fn places(app: &Application, release: &Release) -> BTreeSet<SlotId> {
     all_places(app, release).into_iter().filter(|place| app.holds(place)).collect()
 }
 
-pub(super) fn roles(app: &Application) -> Vec<Role> {
+pub(super) fn roles(app: &Application) -> Vec<PlacedRelease> {
     let Some(spec) = &app.spec else { return Vec::new() };
     let mut roles = Vec::new();
     let starting = app.attempt.as_ref().filter(|attempt| attempt.stage == Stage::Starting);
@@ -141,7 +141,12 @@ pub(super) fn roles(app: &Application) -> Vec<Role> {
         if let Some(release) = app.releases.get(id) {
             let unfit = app.unfit_for.as_ref() == Some(id);
             let places = if unfit { BTreeSet::new() } else { places(app, release) };
-            roles.push(Role { release: id.clone(), restart: spec.restart, target, places });
+            roles.push(PlacedRelease {
+                release: id.clone(),
+                restart: spec.restart,
+                target,
+                places,
+            });
         }
     };
     if let Some(serving) = &app.serving
@@ -177,7 +182,7 @@ fn drain_max(app: &Application, process: &Process) -> Duration {
     }
 }
 
-impl Plan {
+impl ApplicationPlan {
     fn wait_until(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
@@ -200,20 +205,20 @@ impl Plan {
         for (id, since) in &app.strays {
             let limit = Duration::from_millis(STOP_GRACE_MS_DEFAULT) + STOP_REPEAT;
             if self.is_over(now, *since, limit) {
-                self.steps.push(Step::StopStray(id.clone()));
+                self.steps.push(PlannedStep::StopStray(id.clone()));
             }
         }
     }
 
-    fn time_limit(&mut self, app: &Application, now: Timestamp, place: &Place, process: &Process) {
+    fn time_limit(&mut self, app: &Application, now: Timestamp, place: &SlotId, process: &Process) {
         let generation = process.generation();
         let place = place.clone();
         let release = app.releases.get(&process.record.release);
         let since = process.since;
         match process.phase {
             Phase::Launching if self.is_over(now, since, LAUNCH_MAX) => {
-                let why = format!("did not come into being within {} s", LAUNCH_MAX.as_secs());
-                self.steps.push(Step::GiveUp { place, generation, why });
+                let why = format!("was not started within {} s", LAUNCH_MAX.as_secs());
+                self.steps.push(PlannedStep::GiveUp { place, generation, why });
             }
             Phase::Waking => {
                 let health = release.map(|r| r.settings.health.clone()).unwrap_or_default();
@@ -221,23 +226,23 @@ impl Plan {
                     let detail = process.detail.as_deref().unwrap_or("nothing was heard of it");
                     let seconds = health.start_timeout_ms as f64 / 1000.0;
                     let why = format!("was not ready within {seconds} s: {detail}");
-                    self.steps.push(Step::GiveUp { place, generation, why });
+                    self.steps.push(PlannedStep::GiveUp { place, generation, why });
                 } else if !process.told
                     && process.detail.is_some()
                     && self.is_over(now, since, TELL_AFTER)
                 {
-                    self.steps.push(Step::Tell { place, generation });
+                    self.steps.push(PlannedStep::Tell { place, generation });
                 }
             }
             Phase::Draining => {
                 if process.drained || self.is_over(now, since, drain_max(app, process)) {
-                    self.steps.push(Step::Stop { place, generation });
+                    self.steps.push(PlannedStep::Stop { place, generation });
                 }
             }
             Phase::Stopping => {
                 let limit = stop_grace(app, &process.record.release) + STOP_REPEAT;
                 if self.is_over(now, since, limit) {
-                    self.steps.push(Step::Stop { place, generation });
+                    self.steps.push(PlannedStep::Stop { place, generation });
                 }
             }
             Phase::Ready => self.verdict(app, now, place, process),
@@ -245,16 +250,16 @@ impl Plan {
         }
     }
 
-    fn verdict(&mut self, app: &Application, now: Timestamp, place: Place, process: &Process) {
+    fn verdict(&mut self, app: &Application, now: Timestamp, place: SlotId, process: &Process) {
         let generation = process.generation();
         let seen = app.verdicts.get(&place).filter(|seen| seen.verdict.generation == generation);
-        let health = seen.map_or(Health::Healthy, |seen| seen.verdict.health);
+        let health = seen.map_or(HealthState::Healthy, |seen| seen.verdict.health);
         let patience = match health {
-            Health::Gone => GONE_PATIENCE,
-            Health::Failing => FAILING_PATIENCE,
-            Health::Healthy => {
+            HealthState::Gone => GONE_PATIENCE,
+            HealthState::Failing => FAILING_PATIENCE,
+            HealthState::Healthy => {
                 if process.replace == Some(Replace::Verdict) {
-                    self.steps.push(Step::Trust { place, generation });
+                    self.steps.push(PlannedStep::Trust { place, generation });
                 }
                 return;
             }
@@ -262,7 +267,7 @@ impl Plan {
         let Some(seen) = seen else { return };
         if process.replace.is_none() && self.is_over(now, seen.since, patience) {
             let why = seen.verdict.detail.clone();
-            self.steps.push(Step::Distrust { place, generation, why });
+            self.steps.push(PlannedStep::Distrust { place, generation, why });
         }
     }
 
@@ -272,7 +277,7 @@ impl Plan {
             for process in &slot.living {
                 if process.is_current() || process.phase == Phase::Draining {
                     let (place, generation) = (place.clone(), process.generation());
-                    self.steps.push(Step::Stop { place, generation });
+                    self.steps.push(PlannedStep::Stop { place, generation });
                 }
             }
         }
@@ -282,18 +287,18 @@ impl Plan {
         match app.build_state(release) {
             None => match app.artefact_until(release).filter(|until| *until > now) {
                 Some(until) => self.wait_until(until),
-                None => self.steps.push(Step::Build(release.clone())),
+                None => self.steps.push(PlannedStep::Build(release.clone())),
             },
             Some(super::Build::Failed(history)) if history.not_before() <= now => {
-                self.steps.push(Step::Build(release.clone()));
+                self.steps.push(PlannedStep::Build(release.clone()));
             }
             Some(super::Build::Failed(history)) => self.wait_until(history.not_before()),
             Some(super::Build::Running(_) | super::Build::Done) => {}
         }
     }
 
-    fn slot(&mut self, app: &Application, now: Timestamp, place: &Place, roles: &[Role]) {
-        let empty = Slot::new(now, 0);
+    fn slot(&mut self, app: &Application, now: Timestamp, place: &SlotId, roles: &[PlacedRelease]) {
+        let empty = SlotState::new(now, 0);
         let slot = app.slots.get(place).unwrap_or(&empty);
         let mut kept = BTreeSet::new();
         for role in roles.iter().filter(|role| role.places.contains(place)) {
@@ -302,7 +307,7 @@ impl Plan {
         for process in slot.living.iter().filter(|process| process.is_current()) {
             let generation = process.generation();
             if !kept.contains(&generation) {
-                self.steps.push(Step::Retire { place: place.clone(), generation });
+                self.steps.push(PlannedStep::Retire { place: place.clone(), generation });
             }
         }
     }
@@ -312,9 +317,9 @@ impl Plan {
         &mut self,
         app: &Application,
         now: Timestamp,
-        place: &Place,
-        slot: &Slot,
-        role: &Role,
+        place: &SlotId,
+        slot: &SlotState,
+        role: &PlacedRelease,
         kept: &mut BTreeSet<Generation>,
     ) {
         let fresh = || slot.current_of(&role.release).rev().filter(|p| role.is_met_by(p));
@@ -348,7 +353,13 @@ impl Plan {
 
     /// Returns whether a slot may be replaced: one of a process type at a time, the lowest first.
     /// One that goes before its successor is there waits until all others are ready.
-    fn may_replace(&mut self, app: &Application, place: &Place, role: &Role, apart: bool) -> bool {
+    fn may_replace(
+        &mut self,
+        app: &Application,
+        place: &SlotId,
+        role: &PlacedRelease,
+        apart: bool,
+    ) -> bool {
         let others = role.places.iter().filter(|other| other.0 == place.0 && *other != place);
         let busy = others.into_iter().any(|other| {
             let Some(slot) = app.slots.get(other) else { return apart };
@@ -364,9 +375,9 @@ impl Plan {
         &mut self,
         app: &Application,
         now: Timestamp,
-        place: &Place,
-        slot: &Slot,
-        role: &Role,
+        place: &SlotId,
+        slot: &SlotState,
+        role: &PlacedRelease,
     ) {
         let built = matches!(app.build_state(&role.release), Some(super::Build::Done));
         let overdue = |p: &Process| p.overdue.is_some() && p.record.release == role.release;
@@ -383,13 +394,13 @@ impl Plan {
             }
         }
         let (place, release) = (place.clone(), role.release.clone());
-        self.steps.push(Step::Start { place, release, restart: role.restart });
+        self.steps.push(PlannedStep::Start { place, release, restart: role.restart });
     }
 }
 
 /// Returns whether a process must wait for others: releases that must not overlap do not, nor do a
 /// process that holds too much and its successor.
-fn must_wait_for_others(app: &Application, slot: &Slot, role: &Role) -> bool {
+fn must_wait_for_others(app: &Application, slot: &SlotState, role: &PlacedRelease) -> bool {
     let apart = mode(app, &role.release) == RolloutMode::StopFirst;
     let beside = slot.living.iter().any(|process| {
         let same = process.record.release == role.release;

@@ -4,7 +4,7 @@
 use model::ReleaseId;
 
 use super::Application;
-use super::slot::Place;
+use super::slot::SlotId;
 
 impl Application {
     /// Returns the remark of the first place; `None` if some answer well, or the router itself
@@ -19,7 +19,7 @@ impl Application {
             ready.map(move |process| (place, process.record.remark.as_deref()))
         });
         let all = own.chain(self.elsewhere.ready(release));
-        let all: Vec<(&Place, Option<&str>)> = all.filter(|(place, _)| place.0.is_web()).collect();
+        let all: Vec<(&SlotId, Option<&str>)> = all.filter(|(place, _)| place.0.is_web()).collect();
         if all.iter().any(|(_, remark)| remark.is_none()) {
             return None;
         }

@@ -10,8 +10,8 @@ use model::{Fate, NodeId, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::building::{Choice, NOWHERE};
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
-use super::slot::{Place, Process};
-use super::{Application, Build, Effect, Failure, words};
+use super::slot::{Process, SlotId};
+use super::{Application, Build, Effect, StepFailure, words};
 use crate::lease::{LEASE, LEASE_GRACE};
 use crate::mutants;
 use crate::placement::UNHEARD_MAX;
@@ -49,8 +49,8 @@ pub(super) struct Attempt {
     /// The choice of the node that builds it.
     pub choice: Choice,
     /// What the build lacks here, until it is known who else could try.
-    pub lacking: Option<Failure>,
-    pub exits: BTreeMap<Place, u32>,
+    pub lacking: Option<StepFailure>,
+    pub exits: BTreeMap<SlotId, u32>,
     /// A warning for the user who pushed; the first is enough, as all instances are alike.
     pub warning: Option<String>,
     /// The nodes that cannot start it: why, and the last words of what ended there.
@@ -373,7 +373,7 @@ impl Application {
                     return true;
                 }
                 let wanted = all_places(self, &release);
-                let ready = |place: &Place| {
+                let ready = |place: &SlotId| {
                     let here = self.slots.get(place);
                     here.is_some_and(|slot| slot.has_ready(&attempt.target))
                         || self.elsewhere.has_ready(place, &attempt.target)
@@ -500,7 +500,7 @@ impl Application {
         &mut self,
         now: Timestamp,
         release: &ReleaseId,
-        result: Result<(), Failure>,
+        result: Result<(), StepFailure>,
     ) {
         let build = self.build_of(release);
         let Some(Build::Running(mut history)) = self.builds.get(&build).cloned() else { return };
@@ -536,7 +536,7 @@ impl Application {
         &mut self,
         now: Timestamp,
         release: &ReleaseId,
-        result: Result<(), Failure>,
+        result: Result<(), StepFailure>,
     ) {
         let awaited = self
             .attempt
@@ -553,7 +553,7 @@ impl Application {
     pub(super) fn count_exit(
         &mut self,
         now: Timestamp,
-        place: &Place,
+        place: &SlotId,
         process: &Process,
         why: &str,
         last_words: &str,

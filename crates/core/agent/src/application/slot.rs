@@ -8,10 +8,10 @@ use model::{Claim, Generation, Incarnation, InstanceState, ProcessType, ReleaseI
 
 use super::elsewhere::offer_of;
 use crate::placement::Hold;
-use crate::restart::History;
+use crate::restart::FailureHistory;
 
 /// A slot of a process type, within one application.
-pub(super) type Place = (ProcessType, model::Slot);
+pub(super) type SlotId = (ProcessType, model::Slot);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -120,7 +120,7 @@ impl Process {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct SlotState {
     pub claimed_at: Timestamp,
     pub last_generation: Generation,
     /// The processes, oldest first.
@@ -130,7 +130,7 @@ pub(super) struct Slot {
     /// The hold on the place, from placement; `None` if nothing is placed, or the place is no
     /// longer this node's.
     pub held: Option<Hold>,
-    history: History,
+    history: FailureHistory,
     /// The release and the restart that the history is of: another release, or the user's wish, is
     /// a new chance.
     history_of: Option<(ReleaseId, u32)>,
@@ -138,15 +138,15 @@ pub(super) struct Slot {
     pub written: Option<Claim>,
 }
 
-impl Slot {
-    pub fn new(claimed_at: Timestamp, last_generation: Generation) -> Slot {
-        Slot {
+impl SlotState {
+    pub fn new(claimed_at: Timestamp, last_generation: Generation) -> SlotState {
+        SlotState {
             claimed_at,
             last_generation,
             living: Vec::new(),
             crashed: None,
             held: None,
-            history: History::default(),
+            history: FailureHistory::default(),
             history_of: None,
             written: None,
         }
@@ -176,10 +176,10 @@ impl Slot {
         self.living.len() < INCARNATIONS_MAX
     }
 
-    pub fn history(&self, release: &ReleaseId, restart: u32) -> History {
+    pub fn history(&self, release: &ReleaseId, restart: u32) -> FailureHistory {
         match &self.history_of {
             Some((r, n)) if r == release && *n == restart => self.history.clone(),
-            _ => History::default(),
+            _ => FailureHistory::default(),
         }
     }
 
@@ -189,7 +189,7 @@ impl Slot {
         release: &ReleaseId,
         restart: u32,
         lived: Duration,
-    ) -> &History {
+    ) -> &FailureHistory {
         self.history = self.history(release, restart);
         self.history_of = Some((release.clone(), restart));
         self.history.failed(now, lived);

@@ -10,15 +10,15 @@ use model::{Generation, Incarnation, InstanceId, InstanceState, ReleaseId, Times
 
 use super::absent;
 use super::advice::{BACKGROUND, FOR_GOOD, advised};
-use super::plan::{Step, stop_grace};
-use super::slot::{Phase, Place, Process, Replace, Slot};
+use super::plan::{PlannedStep, stop_grace};
+use super::slot::{Phase, Process, Replace, SlotId, SlotState};
 use super::{Application, Effect, Exit, IncarnationId, Mistake, Stage};
 use crate::mutants;
 
 const MEGABYTE: u64 = 1_000_000;
 
 impl Application {
-    pub(super) fn id(&self, place: &Place, generation: Generation) -> IncarnationId {
+    pub(super) fn id(&self, place: &SlotId, generation: Generation) -> IncarnationId {
         let (process, slot) = place.clone();
         let instance = InstanceId { application: self.name.clone(), process, slot };
         IncarnationId { instance, generation }
@@ -28,40 +28,44 @@ impl Application {
         self.slots.get_mut(&place_of(id))?.get_mut(id.generation)
     }
 
-    pub(super) fn perform(&mut self, now: Timestamp, step: Step) {
+    pub(super) fn perform(&mut self, now: Timestamp, step: PlannedStep) {
         match step {
-            Step::Build(release) => self.build(&release),
-            Step::Start { place, release, restart } => self.start(now, &place, &release, restart),
-            Step::Retire { place, generation } => self.retire(now, &place, generation),
-            Step::Stop { place, generation } => self.stop(now, &place, generation),
-            Step::GiveUp { place, generation, why } => self.give_up(now, &place, generation, &why),
-            Step::Distrust { place, generation, why } => {
+            PlannedStep::Build(release) => self.build(&release),
+            PlannedStep::Start { place, release, restart } => {
+                self.start(now, &place, &release, restart)
+            }
+            PlannedStep::Retire { place, generation } => self.retire(now, &place, generation),
+            PlannedStep::Stop { place, generation } => self.stop(now, &place, generation),
+            PlannedStep::GiveUp { place, generation, why } => {
+                self.give_up(now, &place, generation, &why)
+            }
+            PlannedStep::Distrust { place, generation, why } => {
                 self.flag(now, &place, generation, Replace::Verdict, why);
             }
-            Step::Trust { place, generation } => {
+            PlannedStep::Trust { place, generation } => {
                 let id = self.id(&place, generation);
                 if let Some(process) = self.process_mut(&id) {
                     process.replace = None;
                     process.record.reason = None;
                 }
             }
-            Step::Tell { place, generation } => {
+            PlannedStep::Tell { place, generation } => {
                 let id = self.id(&place, generation);
                 if let Some(process) = self.process_mut(&id) {
                     process.told = true;
                 }
             }
-            Step::StopStray(id) => self.stop_stray(now, id),
+            PlannedStep::StopStray(id) => self.stop_stray(now, id),
         }
     }
 
-    fn start(&mut self, now: Timestamp, place: &Place, id: &ReleaseId, restart: u32) {
+    fn start(&mut self, now: Timestamp, place: &SlotId, id: &ReleaseId, restart: u32) {
         let Some(release) = self.releases.get(id).cloned() else { return };
         let recipe = release.recipe.processes.get(&place.0);
         let concurrency =
             release.settings.limits.concurrency.or(recipe.and_then(|recipe| recipe.concurrency));
         let floor = self.generation_floor;
-        let slot = self.slots.entry(place.clone()).or_insert_with(|| Slot::new(now, floor));
+        let slot = self.slots.entry(place.clone()).or_insert_with(|| SlotState::new(now, floor));
         // One plan may start two releases in a slot that has room for one: the other comes next.
         if !slot.has_room() {
             return;
@@ -104,7 +108,7 @@ impl Application {
         }
     }
 
-    fn retire(&mut self, now: Timestamp, place: &Place, generation: Generation) {
+    fn retire(&mut self, now: Timestamp, place: &SlotId, generation: Generation) {
         let id = self.id(place, generation);
         let Some(process) = self.process_mut(&id) else { return };
         match process.phase {
@@ -120,7 +124,7 @@ impl Application {
     }
 
     /// Stops a process; ordered again when no exit follows.
-    fn stop(&mut self, now: Timestamp, place: &Place, generation: Generation) {
+    fn stop(&mut self, now: Timestamp, place: &SlotId, generation: Generation) {
         let id = self.id(place, generation);
         let Some(process) = self.process_mut(&id) else { return };
         if process.phase == Phase::Launching {
@@ -133,7 +137,7 @@ impl Application {
         self.emit(Effect::Stop { id, grace });
     }
 
-    fn give_up(&mut self, now: Timestamp, place: &Place, generation: Generation, why: &str) {
+    fn give_up(&mut self, now: Timestamp, place: &SlotId, generation: Generation, why: &str) {
         let id = self.id(place, generation);
         let Some(process) = self.process_mut(&id) else { return };
         if !matches!(process.phase, Phase::Launching | Phase::Waking) {
@@ -158,7 +162,7 @@ impl Application {
     fn flag(
         &mut self,
         now: Timestamp,
-        place: &Place,
+        place: &SlotId,
         generation: Generation,
         replace: Replace,
         why: String,
@@ -329,7 +333,7 @@ impl Application {
 
     /// Notes an exit after which nothing failed. A node that took the place meanwhile has the older
     /// claim from now on.
-    pub(super) fn lapse(&mut self, now: Timestamp, place: &Place) {
+    pub(super) fn lapse(&mut self, now: Timestamp, place: &SlotId) {
         if let Some(slot) = self.slots.get_mut(place) {
             slot.claimed_at = slot.claimed_at.max(now);
         }
@@ -352,7 +356,7 @@ impl Application {
     }
 
     /// Keeps a process that ended to be shown until its successor starts.
-    pub(super) fn bury(&mut self, place: &Place, process: Process, state: InstanceState) {
+    pub(super) fn bury(&mut self, place: &SlotId, process: Process, state: InstanceState) {
         let release = process.record.release.clone();
         let serving = self.serving.as_ref() == Some(&release);
         let followed = self.followed() == Some(&release);
@@ -379,7 +383,7 @@ impl Application {
     pub(super) fn count_failure(
         &mut self,
         now: Timestamp,
-        place: &Place,
+        place: &SlotId,
         process: &Process,
         why: &str,
         last_words: &str,
@@ -423,6 +427,6 @@ impl Application {
     }
 }
 
-pub(super) fn place_of(id: &IncarnationId) -> Place {
+pub(super) fn place_of(id: &IncarnationId) -> SlotId {
     (id.instance.process.clone(), id.instance.slot)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::{Fate, Outcome, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::rollout::EXITS_MAX;
-use super::slot::{Place, Process};
+use super::slot::{Process, SlotId};
 use super::{Application, Effect};
 use crate::mutants;
 
@@ -31,7 +31,7 @@ pub(super) struct Watched {
 
 /// What is to be written for `Effect::TakeBack`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeBackProgress {
     /// Somebody asked for another release meanwhile.
     Overtaken,
     /// The release was made, by an actor that was interrupted, and has to be asked for.
@@ -44,7 +44,7 @@ pub fn taken_back<'a>(
     rollout: Option<&Rollout>,
     mut releases: impl Iterator<Item = &'a Release>,
     from: &ReleaseId,
-) -> Taken {
+) -> TakeBackProgress {
     let made = releases.find(|release| release.takes_back.as_ref() == Some(from));
     let serves = rollout.is_some_and(|rollout| {
         let rests = matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed);
@@ -52,9 +52,9 @@ pub fn taken_back<'a>(
         rollout.serving.as_ref() == Some(from) && rests && !asked
     });
     match made {
-        _ if !serves => Taken::Overtaken,
-        Some(made) => Taken::Made(made.id.clone()),
-        None => Taken::Unmade,
+        _ if !serves => TakeBackProgress::Overtaken,
+        Some(made) => TakeBackProgress::Made(made.id.clone()),
+        None => TakeBackProgress::Unmade,
     }
 }
 
@@ -96,7 +96,7 @@ impl Application {
         &mut self,
         now: Timestamp,
         process: &Process,
-        place: &Place,
+        place: &SlotId,
         why: &str,
         last_words: &str,
     ) {

@@ -119,10 +119,10 @@ impl World {
         match effect.clone() {
             Effect::Build { release } => {
                 let broken = self.broken.get(&release.id.number) == Some(&Broken::Build);
-                let failure = Failure {
+                let failure = StepFailure {
                     why: "No gem".into(),
                     last_words: "bundler".into(),
-                    ..Failure::default()
+                    ..StepFailure::default()
                 };
                 let result = if broken { Err(failure) } else { Ok(()) };
                 vec![Event::Built { release: release.id, result }]
@@ -262,7 +262,7 @@ impl World {
         });
     }
 
-    fn verdict(&mut self, slot: u32, health: model::probe::Health) {
+    fn verdict(&mut self, slot: u32, health: model::probe::HealthState) {
         let id = self.id(slot);
         let verdict = Verdict {
             v: 1,
@@ -484,13 +484,13 @@ fn too_much_memory_is_drained_before_its_successor_starts() {
 
 #[test]
 fn what_the_checker_cannot_reach_is_replaced_when_that_lasts() {
-    use model::probe::Health;
+    use model::probe::HealthState;
     let mut world = World::serving(1);
-    world.verdict(1, Health::Gone);
-    world.verdict(1, Health::Healthy);
+    world.verdict(1, HealthState::Gone);
+    world.verdict(1, HealthState::Healthy);
     world.pass(GONE_PATIENCE);
     assert_eq!(world.shown(), "1:v1:ready");
-    world.verdict(1, Health::Gone);
+    world.verdict(1, HealthState::Gone);
     world.pass(GONE_PATIENCE);
     assert_eq!(world.shown(), "1:v1:draining 1:v1:ready");
 }

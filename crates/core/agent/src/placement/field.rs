@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_assumed_counts() {
+    fn slots_that_were_just_assigned_count_as_load() {
         let mut field = Field::new(vec![seat("a", 10, 0), seat("b", 10, 0)]);
         field.assume(0);
         assert_eq!((field.seats[0].burden(), field.mean()), (10_000, 5_000));

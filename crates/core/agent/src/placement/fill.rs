@@ -8,9 +8,9 @@ use std::time::Duration;
 use model::instance::Offer;
 use model::{ApplicationName, ProcessType, Timestamp};
 
-use super::claims::{Place, Standing};
+use super::claims::{ClaimStanding, SlotId};
 use super::field::{Field, ticket};
-use super::{Held, Placement, SLOTS_MAX};
+use super::{HeldSlot, Placement, SLOTS_MAX};
 use crate::mutants;
 
 /// The time in which a claim reaches everybody; then the next in line may take the slot.
@@ -64,12 +64,12 @@ impl Placement {
         self.free = free;
         for (name, place) in taken {
             self.free.remove(&(name.clone(), place.clone()));
-            self.held.entry(name).or_default().insert(place, Held::new(now));
+            self.held.entry(name).or_default().insert(place, HeldSlot::new(now));
         }
         self.wake = wake;
     }
 
-    fn is_free(&self, now: Timestamp, name: &ApplicationName, place: &Place) -> bool {
+    fn is_free(&self, now: Timestamp, name: &ApplicationName, place: &SlotId) -> bool {
         let held = self.held.get(name).and_then(|places| places.get(place));
         let mut rivals = self.rivals(now, name, place);
         held.is_none() && rivals.all(|(_, _, seen)| seen.offer.is_some())
@@ -82,7 +82,7 @@ impl Placement {
             .iter()
             .flat_map(|(name, places)| places.iter().map(move |(place, held)| (name, place, held)));
         let young = all.filter(|(_, _, held)| held.since.after(STARTING_LONG) > now);
-        young.filter(|(n, p, held)| self.own(n, p, held).standing == Standing::Unready).count()
+        young.filter(|(n, p, held)| self.own(n, p, held).standing == ClaimStanding::Unready).count()
     }
 
     pub(super) fn counts(
@@ -96,7 +96,7 @@ impl Placement {
         for (place, node, seen) in self.claims.of(name) {
             let counted = *node != self.node
                 && place.0 == *process
-                && seen.standing != Standing::Leaving
+                && seen.standing != ClaimStanding::Leaving
                 && self.nodes.get(node).is_some_and(|node| node.holds(now));
             if let Some(at) = field.at(node).filter(|_| counted) {
                 counts[at] += 1;
@@ -117,7 +117,7 @@ impl Placement {
         field: &mut Field,
         counts: &mut Counts,
         name: &ApplicationName,
-        place: &Place,
+        place: &SlotId,
         since: Timestamp,
     ) -> Option<Timestamp> {
         let ticket = ticket(name, &place.0, place.1);
@@ -143,7 +143,7 @@ impl Placement {
         counts: &Counts,
         at: usize,
         name: &ApplicationName,
-        place: &Place,
+        place: &SlotId,
     ) -> bool {
         let seat = &field.seats[at];
         let own = seat.id == self.node;

@@ -54,7 +54,7 @@ pub struct NodeView {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct ObservedNode {
     pub view: NodeView,
     first_seen: Timestamp,
     /// Whether it is alive; `None` if it was never heard of.
@@ -72,11 +72,11 @@ struct Death {
     of: Option<Timestamp>,
 }
 
-impl Node {
-    pub fn new(view: NodeView, now: Timestamp) -> Node {
+impl ObservedNode {
+    pub fn new(view: NodeView, now: Timestamp) -> ObservedNode {
         let (first_seen, changed_at) = (now, now);
         let (alive, took_first, deaths) = (None, None, VecDeque::new());
-        Node { view, first_seen, alive, changed_at, took_first, deaths }
+        ObservedNode { view, first_seen, alive, changed_at, took_first, deaths }
     }
 
     pub fn set_alive(&mut self, now: Timestamp, alive: bool) {
@@ -167,7 +167,7 @@ mod tests {
         let mut now = Timestamp(1_000_000);
         let started_at = Some(now);
         let view = NodeView { capacity: Some(8), load: Some(10), drained: false, started_at };
-        let mut node = Node::new(view, now);
+        let mut node = ObservedNode::new(view, now);
         for _ in 0..deaths {
             node.set_alive(now, true);
             if is_new_process {
@@ -195,7 +195,7 @@ mod tests {
     fn what_long_gone_processes_did_is_forgotten() {
         let mut now = Timestamp(1_000_000);
         let view = NodeView { capacity: None, load: None, drained: false, started_at: None };
-        let mut node = Node::new(view, now);
+        let mut node = ObservedNode::new(view, now);
         for _ in 0..30 {
             node.set_alive(now, true);
             now = now.after(DEATHS_WINDOW);

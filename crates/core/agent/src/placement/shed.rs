@@ -7,9 +7,9 @@ use std::time::Duration;
 use model::instance::Offer;
 use model::{ApplicationName, Timestamp};
 
-use super::claims::{Place, Standing};
+use super::claims::{ClaimStanding, SlotId};
 use super::field::{Field, SHED_ABOVE, START_BELOW};
-use super::{Held, Placement};
+use super::{HeldSlot, Placement};
 use crate::mutants;
 
 /// The time for which a winner must be ready, as one that came back from the dead says ready before
@@ -43,7 +43,7 @@ pub(super) struct Shedding {
     over_since: Option<Timestamp>,
 }
 
-type Name = (ApplicationName, Place);
+type Name = (ApplicationName, SlotId);
 
 impl Placement {
     /// Lets go of what others won.
@@ -71,8 +71,8 @@ impl Placement {
         &self,
         now: Timestamp,
         name: &ApplicationName,
-        place: &Place,
-        held: &Held,
+        place: &SlotId,
+        held: &HeldSlot,
     ) -> Option<Timestamp> {
         if mutants::active(mutants::KEEP_DUPLICATES) {
             return None;
@@ -116,7 +116,7 @@ impl Placement {
         self.held.iter().any(|(name, places)| {
             places.iter().any(|(place, held)| {
                 held.offer.is_none()
-                    && self.own(name, place, held).standing != Standing::Ready
+                    && self.own(name, place, held).standing != ClaimStanding::Ready
                     && self.rivals(now, name, place).any(|(.., seen)| seen.offer.is_some())
             })
         })
@@ -181,7 +181,7 @@ impl Placement {
         }
     }
 
-    fn held_mut(&mut self, (name, place): &Name) -> Option<&mut Held> {
+    fn held_mut(&mut self, (name, place): &Name) -> Option<&mut HeldSlot> {
         self.held.get_mut(name)?.get_mut(place)
     }
 
@@ -242,7 +242,7 @@ impl Placement {
                     false => SHED_AGE,
                 };
                 let from = held.since.after(age).max(held.offered_again);
-                let ready = self.own(name, place, held).standing == Standing::Ready;
+                let ready = self.own(name, place, held).standing == ClaimStanding::Ready;
                 if from > now && !hasty {
                     wake = Some(wake.map_or(from, |wake| wake.min(from)));
                 } else if ready && best.as_ref().is_none_or(|(most, _)| *most < counts[here]) {

@@ -139,7 +139,7 @@ impl Cluster {
         }
     }
 
-    fn hold(&mut self, node: &NodeId, name: &ApplicationName, places: &BTreeMap<Place, Hold>) {
+    fn hold(&mut self, node: &NodeId, name: &ApplicationName, places: &BTreeMap<SlotId, Hold>) {
         let mine = |(instance, owner): &(InstanceId, NodeId)| {
             owner == node && instance.application == *name
         };
@@ -306,7 +306,7 @@ fn a_drained_node_empties_and_nothing_is_missing_meanwhile() {
 }
 
 #[test]
-fn files_are_waited_for() {
+fn an_application_waits_for_the_node_with_its_files() {
     let mut cluster = Cluster::new(&[("a", 16, 10), ("b", 16, 10)]);
     cluster.want("files", 2, Some("b"));
     cluster.run(10);

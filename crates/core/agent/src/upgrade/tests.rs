@@ -34,7 +34,7 @@ fn record(binary: ContentHash, phase: Option<TrialPhase>) -> NodeUpgrade {
 }
 
 /// Checks nodes `a`, `b`, `c`, of which `down` are not alive.
-fn check(phases: [Option<TrialPhase>; 3], down: &[&str], now: u64, expected: Standing) {
+fn check(phases: [Option<TrialPhase>; 3], down: &[&str], now: u64, expected: RollStanding) {
     let names = ["a", "b", "c"];
     let of = |phase| record(if phase == Some(TrialPhase::Done) { NEW } else { OLD }, phase);
     let nodes = names.iter().zip(phases).map(|(name, phase)| (id(name), of(phase)));
@@ -50,43 +50,43 @@ const LATER: u64 = 1000 + SETTLE_MS;
 
 #[test]
 fn nodes_take_turns() {
-    check([None, None, None], &[], 0, Standing::Turn(id("a")));
-    check([TRYING, None, None], &[], LATER, Standing::Trying(id("a")));
-    check([DONE, None, None], &[], LATER, Standing::Turn(id("b")));
-    check([DONE, DONE, None], &[], LATER, Standing::Turn(id("c")));
-    check([DONE, DONE, DONE], &[], LATER, Standing::Finished);
-    assert_eq!(Picture::default().standing(Timestamp(0)), Standing::None);
+    check([None, None, None], &[], 0, RollStanding::Turn(id("a")));
+    check([TRYING, None, None], &[], LATER, RollStanding::Trying(id("a")));
+    check([DONE, None, None], &[], LATER, RollStanding::Turn(id("b")));
+    check([DONE, DONE, None], &[], LATER, RollStanding::Turn(id("c")));
+    check([DONE, DONE, DONE], &[], LATER, RollStanding::Finished);
+    assert_eq!(Picture::default().standing(Timestamp(0)), RollStanding::None);
 }
 
 #[test]
 fn the_next_one_waits_until_the_last_is_settled_and_alive() {
     let until = Timestamp(LATER);
-    check([DONE, None, None], &[], LATER - 1, Standing::Settling { until });
-    check([DONE, None, None], &["a"], LATER, Standing::Down(id("a")));
-    check([DONE, None, None], &["b"], LATER, Standing::Down(id("b")));
-    check([DONE, None, None], &["c"], LATER, Standing::Turn(id("b")));
+    check([DONE, None, None], &[], LATER - 1, RollStanding::Settling { until });
+    check([DONE, None, None], &["a"], LATER, RollStanding::Down(id("a")));
+    check([DONE, None, None], &["b"], LATER, RollStanding::Down(id("b")));
+    check([DONE, None, None], &["c"], LATER, RollStanding::Turn(id("b")));
     // While it tries, it may well be silent for a moment.
-    check([TRYING, None, None], &["a"], LATER, Standing::Trying(id("a")));
+    check([TRYING, None, None], &["a"], LATER, RollStanding::Trying(id("a")));
 }
 
 #[test]
 fn a_failure_stops_everybody() {
-    check([DONE, RETURNED, None], &[], LATER, Standing::Stopped(id("b")));
-    check([None, None, Some(TrialPhase::Refused)], &[], LATER, Standing::Stopped(id("c")));
+    check([DONE, RETURNED, None], &[], LATER, RollStanding::Stopped(id("b")));
+    check([None, None, Some(TrialPhase::Refused)], &[], LATER, RollStanding::Stopped(id("c")));
 }
 
 #[test]
-fn what_runs_it_already_has_no_turn_and_other_rolls_do_not_count() {
+fn nodes_that_run_the_binary_have_no_turn_and_other_rolls_do_not_count() {
     let mut failed = record(OLD, RETURNED);
     failed.trial.as_mut().unwrap().roll = "r0".into();
     let nodes = BTreeMap::from([(id("a"), record(NEW, None)), (id("b"), failed)]);
     let alive = [id("a"), id("b"), id("c")].into();
     let picture = Picture { roll: Some(roll()), nodes, alive };
-    assert_eq!(picture.standing(Timestamp(0)), Standing::Turn(id("b")));
+    assert_eq!(picture.standing(Timestamp(0)), RollStanding::Turn(id("b")));
 }
 
 #[test]
-fn whoever_was_asked_comes_last() {
+fn the_node_that_was_asked_comes_last() {
     let all = ["b", "a", "c", "a"].map(id);
     assert_eq!(order(all, &id("a")), ["b", "c", "a"].map(id));
 }

@@ -41,7 +41,7 @@ impl Vitals {
             None => return Some("it does not know yet which binary it is".into()),
         }
         if !self.adopted {
-            return Some("it has not taken hold yet of what runs".into());
+            return Some("it has not taken over the running instances yet".into());
         }
         let gone = |one: &&String| self.claimed.contains(*one) && !self.ready.contains(*one);
         if let Some(one) = before.ready.iter().find(gone) {
@@ -67,7 +67,7 @@ pub enum Event {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TrialVerdict {
     GoOn,
     /// The new binary stays.
     Keep,
@@ -97,9 +97,9 @@ impl Trial {
         }
     }
 
-    pub fn handle(&mut self, now: Timestamp, event: Event) -> Verdict {
+    pub fn handle(&mut self, now: Timestamp, event: Event) -> TrialVerdict {
         let lacks = match event {
-            Event::Ended(how) => return Verdict::Return(format!("the new binary {how}")),
+            Event::Ended(how) => return TrialVerdict::Return(format!("the new binary {how}")),
             Event::Silent(how) => Some(how),
             Event::Said(vitals) => vitals.lacks(&self.before, self.binary),
         };
@@ -107,7 +107,7 @@ impl Trial {
             None => {
                 let since = *self.healthy_since.get_or_insert(now);
                 if now.0 >= since.0.saturating_add(HELD_MS) {
-                    return Verdict::Keep;
+                    return TrialVerdict::Keep;
                 }
             }
             Some(lacks) => {
@@ -118,16 +118,16 @@ impl Trial {
         self.tick(now)
     }
 
-    pub fn tick(&self, now: Timestamp) -> Verdict {
+    pub fn tick(&self, now: Timestamp) -> TrialVerdict {
         if now < self.deadline {
-            return Verdict::GoOn;
+            return TrialVerdict::GoOn;
         }
         let seconds = self.limit_ms.div_ceil(1000);
         let why = match self.healthy_since {
             Some(_) => "it was not healthy for long enough",
             None => &self.lacks,
         };
-        Verdict::Return(format!("the new binary was not healthy within {seconds} s: {why}"))
+        TrialVerdict::Return(format!("the new binary was not healthy within {seconds} s: {why}"))
     }
 }
 
@@ -160,27 +160,27 @@ mod tests {
     fn check(lacking: Vitals, needle: &str) {
         let mut trial = trial();
         let verdict = trial.handle(Timestamp(9_999), Event::Said(lacking));
-        assert_eq!(verdict, Verdict::GoOn, "{needle}");
-        let Verdict::Return(why) = trial.tick(Timestamp(10_000)) else { panic!("{needle}") };
+        assert_eq!(verdict, TrialVerdict::GoOn, "{needle}");
+        let TrialVerdict::Return(why) = trial.tick(Timestamp(10_000)) else { panic!("{needle}") };
         assert!(why.contains(needle) && why.contains("10 s"), "{why}");
     }
 
     #[test]
-    fn it_stays_after_it_was_healthy_for_a_while() {
+    fn a_binary_that_was_healthy_for_a_while_stays() {
         let mut trial = trial();
         let mut at = |ms, event| trial.handle(Timestamp(ms), event);
-        assert_eq!(at(100, Event::Said(well())), Verdict::GoOn);
-        assert_eq!(at(200, Event::Silent("no answer".into())), Verdict::GoOn);
-        assert_eq!(at(300, Event::Said(well())), Verdict::GoOn);
-        assert_eq!(at(299 + HELD_MS, Event::Said(well())), Verdict::GoOn, "it had a break");
-        assert_eq!(at(300 + HELD_MS, Event::Said(well())), Verdict::Keep);
+        assert_eq!(at(100, Event::Said(well())), TrialVerdict::GoOn);
+        assert_eq!(at(200, Event::Silent("no answer".into())), TrialVerdict::GoOn);
+        assert_eq!(at(300, Event::Said(well())), TrialVerdict::GoOn);
+        assert_eq!(at(299 + HELD_MS, Event::Said(well())), TrialVerdict::GoOn, "it had a break");
+        assert_eq!(at(300 + HELD_MS, Event::Said(well())), TrialVerdict::Keep);
     }
 
     #[test]
-    fn what_is_missing_brings_the_old_one_back() {
+    fn a_binary_that_lacks_a_part_is_given_back() {
         check(Vitals { binary: None, ..well() }, "which binary");
         check(Vitals { binary: Some(ContentHash([1; 32])), ..well() }, "another binary");
-        check(Vitals { adopted: false, ..well() }, "taken hold");
+        check(Vitals { adopted: false, ..well() }, "taken over");
         check(Vitals { ready: set(&["a/web.1"]), ..well() }, "a/web.2 is not ready");
         check(Vitals { ports: set(&[]), ..well() }, "127.0.0.1:80 is not open");
         check(Vitals { peers: 0, ..well() }, "no other node");
@@ -188,16 +188,16 @@ mod tests {
     }
 
     #[test]
-    fn what_went_elsewhere_is_not_missed() {
+    fn instances_that_moved_to_other_nodes_are_not_missed() {
         let moved = Vitals { claimed: set(&["a/web.1"]), ready: set(&["a/web.1"]), ..well() };
         assert_eq!(moved.lacks(&well(), BINARY), None);
     }
 
     #[test]
-    fn one_that_ends_is_given_up_at_once() {
+    fn a_binary_that_ends_is_given_up_at_once() {
         let verdict = trial().handle(Timestamp(5), Event::Ended("ended with 1".into()));
-        assert_eq!(verdict, Verdict::Return("the new binary ended with 1".into()));
-        assert!(matches!(trial().tick(Timestamp(10_000)), Verdict::Return(why)
+        assert_eq!(verdict, TrialVerdict::Return("the new binary ended with 1".into()));
+        assert!(matches!(trial().tick(Timestamp(10_000)), TrialVerdict::Return(why)
             if why.contains("it said nothing")));
     }
 }

@@ -21,7 +21,7 @@ fn instance() -> InstanceId {
     InstanceId { application: "shop".parse().unwrap(), process: ProcessType::web(), slot: 1 }
 }
 
-fn verdict(generation: Generation, health: Health) -> Verdict {
+fn verdict(generation: Generation, health: HealthState) -> Verdict {
     let detail = "connection refused".into();
     let unknown = Unknown::new();
     Verdict { v: 1, generation, health, detail, changed_at: Timestamp(1), unknown }
@@ -30,13 +30,13 @@ fn verdict(generation: Generation, health: Health) -> Verdict {
 impl Court {
     fn new(checkers: &str) -> Court {
         let mut court = Court { jury: Jury::new(), standing: None };
-        court.hear(Said::Checkers(nodes(checkers)));
-        court.hear(Said::Alive(nodes(checkers)));
-        court.hear(Said::Ready(instance(), Some(7)));
+        court.hear(Evidence::Checkers(nodes(checkers)));
+        court.hear(Evidence::Alive(nodes(checkers)));
+        court.hear(Evidence::Ready(instance(), Some(7)));
         court
     }
 
-    fn hear(&mut self, said: Said) {
+    fn hear(&mut self, said: Evidence) {
         let mut rulings = Vec::new();
         self.jury.handle(Timestamp(5), said, &mut rulings);
         self.jury.check_invariants();
@@ -46,11 +46,11 @@ impl Court {
         }
     }
 
-    fn testify(&mut self, who: &str, health: Health) {
-        self.hear(Said::Testimony(instance(), node(who), Some(verdict(7, health))));
+    fn testify(&mut self, who: &str, health: HealthState) {
+        self.hear(Evidence::Testimony(instance(), node(who), Some(verdict(7, health))));
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<HealthState> {
         self.standing.as_ref().map(|verdict| verdict.health)
     }
 }
@@ -58,84 +58,84 @@ impl Court {
 #[test]
 fn one_witness_of_several_is_not_believed_and_two_are() {
     let mut court = Court::new("a b c");
-    court.testify("a", Health::Gone);
+    court.testify("a", HealthState::Gone);
     assert_eq!(court.health(), None);
-    court.testify("b", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Gone));
+    court.testify("b", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Gone));
     let detail = &court.standing.as_ref().unwrap().detail;
     assert!(detail.contains("refused") && detail.contains("a, b"), "{detail}");
-    court.testify("a", Health::Healthy);
+    court.testify("a", HealthState::Healthy);
     assert_eq!(court.health(), None);
 }
 
 #[test]
-fn what_they_agree_on_is_the_milder_of_two_words() {
+fn two_witnesses_agree_on_the_milder_verdict() {
     let mut court = Court::new("a b c");
-    court.testify("a", Health::Failing);
-    court.testify("b", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Failing));
-    court.testify("c", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Gone));
+    court.testify("a", HealthState::Failing);
+    court.testify("b", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Failing));
+    court.testify("c", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Gone));
 }
 
 #[test]
 fn a_checker_alone_in_its_cluster_is_believed() {
     let mut court = Court::new("a");
-    court.testify("a", Health::Failing);
-    assert_eq!(court.health(), Some(Health::Failing));
+    court.testify("a", HealthState::Failing);
+    assert_eq!(court.health(), Some(HealthState::Failing));
 }
 
 /// Other nodes that are cut off are still on the roster.
 #[test]
 fn a_cut_does_not_make_one_witness_enough() {
     let mut court = Court::new("a b c");
-    court.hear(Said::Alive(nodes("a")));
-    court.testify("a", Health::Gone);
+    court.hear(Evidence::Alive(nodes("a")));
+    court.testify("a", HealthState::Gone);
     assert_eq!(court.health(), None);
 }
 
 #[test]
-fn whoever_is_silent_or_has_no_checker_is_not_heard() {
+fn a_witness_that_is_silent_or_has_no_checker_is_not_heard() {
     let mut court = Court::new("a b");
-    court.testify("a", Health::Gone);
-    court.testify("stranger", Health::Gone);
+    court.testify("a", HealthState::Gone);
+    court.testify("stranger", HealthState::Gone);
     assert_eq!(court.health(), None);
-    court.testify("b", Health::Gone);
-    assert_eq!(court.health(), Some(Health::Gone));
-    court.hear(Said::Alive(nodes("a")));
+    court.testify("b", HealthState::Gone);
+    assert_eq!(court.health(), Some(HealthState::Gone));
+    court.hear(Evidence::Alive(nodes("a")));
     assert_eq!(court.health(), None, "what it said may be over");
-    court.hear(Said::Alive(nodes("a b")));
-    assert_eq!(court.health(), Some(Health::Gone));
-    court.hear(Said::Checkers(nodes("a c")));
+    court.hear(Evidence::Alive(nodes("a b")));
+    assert_eq!(court.health(), Some(HealthState::Gone));
+    court.hear(Evidence::Checkers(nodes("a c")));
     assert_eq!(court.health(), None);
 }
 
 #[test]
 fn a_testimony_is_of_one_incarnation() {
     let mut court = Court::new("a b");
-    court.testify("a", Health::Gone);
-    court.testify("b", Health::Gone);
-    court.hear(Said::Ready(instance(), Some(8)));
+    court.testify("a", HealthState::Gone);
+    court.testify("b", HealthState::Gone);
+    court.hear(Evidence::Ready(instance(), Some(8)));
     assert_eq!(court.health(), None);
-    court.hear(Said::Ready(instance(), Some(7)));
-    assert_eq!(court.health(), Some(Health::Gone));
-    court.hear(Said::Ready(instance(), None));
+    court.hear(Evidence::Ready(instance(), Some(7)));
+    assert_eq!(court.health(), Some(HealthState::Gone));
+    court.hear(Evidence::Ready(instance(), None));
     assert_eq!(court.health(), None);
 }
 
 #[test]
 fn a_witness_takes_back_what_it_said() {
     let mut court = Court::new("a b");
-    court.testify("a", Health::Failing);
-    court.testify("b", Health::Failing);
-    court.hear(Said::Testimony(instance(), node("b"), None));
+    court.testify("a", HealthState::Failing);
+    court.testify("b", HealthState::Failing);
+    court.hear(Evidence::Testimony(instance(), node("b"), None));
     assert_eq!(court.health(), None);
 }
 
 #[test]
 fn what_was_ruled_before_a_restart_is_taken_back_when_it_is_over() {
     let mut court = Court::new("a b");
-    court.standing = Some(verdict(7, Health::Gone));
-    court.hear(Said::Written(instance(), verdict(7, Health::Gone)));
+    court.standing = Some(verdict(7, HealthState::Gone));
+    court.hear(Evidence::Written(instance(), verdict(7, HealthState::Gone)));
     assert_eq!(court.health(), None);
 }

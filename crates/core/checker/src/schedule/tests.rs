@@ -30,7 +30,7 @@ impl Bench {
         effects
     }
 
-    fn probe(&mut self, outcome: Outcome) -> Vec<Effect> {
+    fn probe(&mut self, outcome: ProbeOutcome) -> Vec<Effect> {
         let effects = self.tick();
         let [Effect::Probe { instance, target }] = &effects[..] else {
             panic!("one probe was expected: {effects:?}")
@@ -53,11 +53,11 @@ fn target(generation: Generation) -> Target {
     }
 }
 
-fn absent() -> Outcome {
-    Outcome::Absent { detail: "connection refused".into() }
+fn absent() -> ProbeOutcome {
+    ProbeOutcome::Absent { detail: "connection refused".into() }
 }
 
-fn health(effects: &[Effect]) -> Option<Health> {
+fn health(effects: &[Effect]) -> Option<HealthState> {
     match effects {
         [Effect::WriteVerdict { verdict: Some(verdict), .. }] => Some(verdict.health),
         [] => None,
@@ -69,21 +69,21 @@ fn health(effects: &[Effect]) -> Option<Health> {
 fn a_verdict_is_written_when_it_changes_and_only_then() {
     let mut bench = Bench::new();
     bench.handle(Event::Target(instance(1), Some(target(1))));
-    assert_eq!(health(&bench.probe(Outcome::Well)), None);
+    assert_eq!(health(&bench.probe(ProbeOutcome::Well)), None);
     assert_eq!(health(&bench.probe(absent())), None);
     let doubtful_at = bench.now;
-    assert_eq!(health(&bench.probe(absent())), Some(Health::Gone));
+    assert_eq!(health(&bench.probe(absent())), Some(HealthState::Gone));
     assert_eq!(bench.now.since(doubtful_at), RECHECK);
     assert_eq!(health(&bench.probe(absent())), None);
-    assert_eq!(health(&bench.probe(Outcome::Well)), Some(Health::Healthy));
-    assert_eq!(health(&bench.probe(Outcome::Well)), None);
+    assert_eq!(health(&bench.probe(ProbeOutcome::Well)), Some(HealthState::Healthy));
+    assert_eq!(health(&bench.probe(ProbeOutcome::Well)), None);
 }
 
 #[test]
 fn a_suspect_is_probed_at_once() {
     let mut bench = Bench::new();
     bench.handle(Event::Target(instance(1), Some(target(3))));
-    bench.probe(Outcome::Well);
+    bench.probe(ProbeOutcome::Well);
     assert_eq!(bench.handle(Event::Suspect(instance(1), 2)), [], "an older process");
     let effects = bench.handle(Event::Suspect(instance(1), 3));
     assert!(matches!(effects[..], [Effect::Probe { .. }]), "{effects:?}");
@@ -126,7 +126,11 @@ fn probes_at_once_are_bounded_and_lost_reports_are_made_up_for() {
             started.insert(instance.slot);
             // Every second report is lost.
             if instance.slot % 2 == 0 {
-                bench.handle(Event::Probed { instance, generation: 1, outcome: Outcome::Well });
+                bench.handle(Event::Probed {
+                    instance,
+                    generation: 1,
+                    outcome: ProbeOutcome::Well,
+                });
             }
         }
     }
@@ -139,13 +143,13 @@ fn silence_is_no_verdict_and_takes_back_what_was_said() {
     let mut bench = Bench::new();
     bench.handle(Event::Target(instance(1), Some(target(1))));
     for _ in 0..10 {
-        assert_eq!(bench.probe(Outcome::Unreached), []);
+        assert_eq!(bench.probe(ProbeOutcome::Unreached), []);
     }
     bench.probe(absent());
-    assert_eq!(bench.probe(Outcome::Unreached), [], "what was counted before is forgotten");
+    assert_eq!(bench.probe(ProbeOutcome::Unreached), [], "what was counted before is forgotten");
     bench.probe(absent());
-    assert_eq!(health(&bench.probe(absent())), Some(Health::Gone));
-    let effects = bench.probe(Outcome::Unreached);
+    assert_eq!(health(&bench.probe(absent())), Some(HealthState::Gone));
+    let effects = bench.probe(ProbeOutcome::Unreached);
     assert_eq!(effects, [Effect::WriteVerdict { instance: instance(1), verdict: None }]);
-    assert_eq!(bench.probe(Outcome::Unreached), []);
+    assert_eq!(bench.probe(ProbeOutcome::Unreached), []);
 }

@@ -7,15 +7,15 @@ use super::calendar::Reading;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ScheduleError {
     #[error(
-        "'{0}' is no schedule: write minute, hour, day of month, month and day of week, for \
+        "'{0}' is not a schedule: write minute, hour, day of month, month and day of week, for \
          example '30 4 * * 1-5', or @hourly, @daily, @weekly, @monthly, @yearly"
     )]
     Fields(String),
     #[error(
-        "'{text}' is no {field}: use {low} to {high}, *, lists (1,2), ranges (1-5), steps (*/10)"
+        "'{text}' is not a valid {field}: use {low} to {high}, *, lists (1,2), ranges (1-5), steps (*/10)"
     )]
     Field { field: &'static str, text: String, low: u8, high: u8 },
-    #[error("'{0}' never comes: no such month has that day")]
+    #[error("'{0}' never comes: no month that it names has that day")]
     Never(String),
 }
 

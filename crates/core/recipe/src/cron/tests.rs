@@ -74,8 +74,8 @@ fn changed_clocks_leave_nothing_out_and_repeat_nothing() {
 #[test]
 fn mistakes_are_named() {
     for (schedule, said) in [
-        ("* * * *", "no schedule"),
-        ("60 * * * *", "'60' is no minute: use 0 to 59"),
+        ("* * * *", "not a schedule"),
+        ("60 * * * *", "'60' is not a valid minute: use 0 to 59"),
         ("* 5-3 * * *", "no hour"),
         ("* * 0 * *", "no day of month"),
         ("* * * foo *", "no month"),
@@ -83,7 +83,7 @@ fn mistakes_are_named() {
         ("*/0 * * * *", "no minute"),
         ("+1 * * * *", "no minute"),
         ("0 0 31 2 *", "never comes"),
-        ("", "no schedule"),
+        ("", "not a schedule"),
     ] {
         let error = schedule.parse::<Schedule>().unwrap_err().to_string();
         assert!(error.contains(said), "{schedule}: {error}");
@@ -115,7 +115,7 @@ impl Case {
     fn decide(&self, node: &str) -> Decision {
         let (application, zone) = ("shop".parse().unwrap(), utc());
         let schedule = "@hourly".parse().unwrap();
-        let entry = Entry {
+        let entry = CronEntry {
             application: &application,
             name: "clean",
             schedule: &schedule,

@@ -37,7 +37,7 @@ impl Framework for Django {
                        os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'PROJECT.settings')";
             RecipeError(format!("{MANAGE} {why}"))
         })?;
-        let settings = Settings::read(tree, &module);
+        let settings = SettingsText::read(tree, &module);
         let mut notes = settings.notes();
         let command = start(tree, &settings, &module, &mut notes)?;
         let prepared = match command.contains("uvicorn") {
@@ -92,7 +92,7 @@ fn settings_module(manage: &str) -> Option<String> {
 
 fn start(
     tree: &SourceTree,
-    settings: &Settings<'_>,
+    settings: &SettingsText<'_>,
     module: &str,
     notes: &mut Vec<String>,
 ) -> Result<String, RecipeError> {
@@ -186,13 +186,13 @@ fn migrate() -> Step {
 }
 
 /// The settings' text, and of a package all its modules': read by lines, never evaluated.
-struct Settings<'a> {
+struct SettingsText<'a> {
     file: String,
     texts: Vec<&'a str>,
 }
 
-impl<'a> Settings<'a> {
-    fn read(tree: &'a SourceTree, module: &str) -> Settings<'a> {
+impl<'a> SettingsText<'a> {
+    fn read(tree: &'a SourceTree, module: &str) -> SettingsText<'a> {
         let path = module.replace('.', "/");
         let file = match format!("{path}.py") {
             file if tree.exists(&file) => file,
@@ -206,7 +206,7 @@ impl<'a> Settings<'a> {
         });
         let beside = beside.filter_map(|(_, file)| file.text.as_deref());
         let texts = tree.text(&file).into_iter().chain(beside).collect();
-        Settings { file, texts }
+        SettingsText { file, texts }
     }
 
     /// Returns the right side of `KEY = …` at the left margin; the last one counts, as in Python.

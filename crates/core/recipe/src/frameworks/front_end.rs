@@ -25,7 +25,7 @@ pub struct FrontEnd;
 
 /// What the files say of a project that has no server of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum FrontEndRole {
     Site(Site),
     /// The generator makes a server, which is started by this command.
     Server(String),
@@ -63,7 +63,7 @@ pub fn usual_build_script(package: &Package) -> Option<&'static str> {
 }
 
 /// Returns the role of a project; `None` for one of Node.js that has a server, or nothing to build.
-pub fn role(tree: &SourceTree, package: &Package) -> Option<Role> {
+pub fn role(tree: &SourceTree, package: &Package) -> Option<FrontEndRole> {
     let start = package.script("start");
     let has_server = start.is_some_and(|start| !is_development_server(package, start));
     if has_server || procfile_names_web(tree) {
@@ -74,7 +74,7 @@ pub fn role(tree: &SourceTree, package: &Package) -> Option<Role> {
     match generator {
         Some(generator) => javascript::role(generator, tree, package),
         None if script.is_some() && !super::node::listens(tree, package) => {
-            Some(Role::Site(javascript::unknown(tree, package)))
+            Some(FrontEndRole::Site(javascript::unknown(tree, package)))
         }
         None => None,
     }
@@ -106,9 +106,9 @@ impl Framework for FrontEnd {
             }
             if let Some(role) = role(tree, &package) {
                 return match role {
-                    Role::Site(site) => Some(site.reason),
-                    Role::Unusable(_) => Some(format!("{PACKAGE_JSON} names a site")),
-                    Role::Server(_) => None,
+                    FrontEndRole::Site(site) => Some(site.reason),
+                    FrontEndRole::Unusable(_) => Some(format!("{PACKAGE_JSON} names a site")),
+                    FrontEndRole::Server(_) => None,
                 };
             }
             return None;
@@ -127,10 +127,10 @@ impl Framework for FrontEnd {
         }
         let package = Package::read(tree).map_err(RecipeError)?;
         let site = match role(tree, &package) {
-            Some(Role::Site(site)) => site,
-            Some(Role::Unusable(why)) => return Err(RecipeError(why)),
+            Some(FrontEndRole::Site(site)) => site,
+            Some(FrontEndRole::Unusable(why)) => return Err(RecipeError(why)),
             // The user says that it is a site.
-            Some(Role::Server(_)) | None => javascript::unknown(tree, &package),
+            Some(FrontEndRole::Server(_)) | None => javascript::unknown(tree, &package),
         };
         built_by_node(tree, &package, site)
     }

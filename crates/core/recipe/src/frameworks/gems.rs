@@ -64,7 +64,7 @@ pub fn environment() -> BTreeMap<String, String> {
 
 /// A start command and the number of requests that it takes at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct WebServer {
     pub command: String,
     pub concurrency: Option<u32>,
     pub notes: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Server {
 
 /// Returns the web server that the bundle names, told to listen where it shall, whatever its own
 /// configuration says; `None` if it names no known one.
-pub fn server(tree: &SourceTree, environment: &str) -> Option<Server> {
+pub fn server(tree: &SourceTree, environment: &str) -> Option<WebServer> {
     let mut notes = Vec::new();
     let (command, concurrency) = if lists(tree, "puma") {
         // Instances share a directory, so each needs a pid file of its own.
@@ -95,7 +95,7 @@ pub fn server(tree: &SourceTree, environment: &str) -> Option<Server> {
     } else {
         return None;
     };
-    Some(Server { command, concurrency, notes })
+    Some(WebServer { command, concurrency, notes })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::Recipe;
 use model::release::{Portable, StaticMount, Step};
 
-use super::front_end::{self, Role};
+use super::front_end::{self, FrontEndRole};
 use super::package_json::{PACKAGE_JSON, Package};
 use super::packages::{self, Packages};
 use super::{Framework, RecipeError, shell_word, site_mount, sqlite, static_site, web_only};
@@ -104,7 +104,7 @@ fn builds(package: &Package) -> bool {
 
 /// Returns whether all that runs is Node.js itself with a file: other programs may come out of
 /// packages that are listed for development.
-fn runs_plainly(tree: &SourceTree, start: Option<&Start>) -> bool {
+fn runs_plainly(tree: &SourceTree, start: Option<&StartScript>) -> bool {
     let lines = tree.text(PROCFILE).map(procfile::parse).and_then(Result::ok).unwrap_or_default();
     let plain = |command: &str| command.split_whitespace().next() == Some("node");
     let lines = lines.processes.values().chain(&lines.release).chain(&lines.preflight);
@@ -149,7 +149,7 @@ pub fn environment(development: bool) -> BTreeMap<String, String> {
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-struct Start {
+struct StartScript {
     /// The command as the project writes it, or as it is called.
     text: String,
     kind: StartKind,
@@ -166,7 +166,7 @@ enum StartKind {
     Program,
 }
 
-impl Start {
+impl StartScript {
     fn command(&self, packages: &Packages) -> String {
         match self.kind {
             StartKind::Script => packages.start(),
@@ -174,12 +174,12 @@ impl Start {
         }
     }
 
-    fn program(text: String, file: Option<String>) -> Start {
-        Start { text, kind: StartKind::Program, file, note: None }
+    fn program(text: String, file: Option<String>) -> StartScript {
+        StartScript { text, kind: StartKind::Program, file, note: None }
     }
 }
 
-fn start(tree: &SourceTree, package: &Package) -> Option<Start> {
+fn start(tree: &SourceTree, package: &Package) -> Option<StartScript> {
     let script = package.script("start");
     let script = script.filter(|text| !front_end::is_development_server(package, text));
     if let Some(text) = script {
@@ -190,18 +190,18 @@ fn start(tree: &SourceTree, package: &Package) -> Option<Start> {
         // npm itself would stay beside it with as much memory as a small application.
         return Some(if plain && !hooks {
             let file = words.last().map(|file| file.trim_start_matches("./").to_owned());
-            Start::program(text.into(), file)
+            StartScript::program(text.into(), file)
         } else {
-            Start { text: text.into(), kind: StartKind::Script, file: None, note: None }
+            StartScript { text: text.into(), kind: StartKind::Script, file: None, note: None }
         });
     }
-    if let Some(Role::Server(command)) = front_end::role(tree, package) {
-        return Some(Start::program(command, None));
+    if let Some(FrontEndRole::Server(command)) = front_end::role(tree, package) {
+        return Some(StartScript::program(command, None));
     }
     let (file, note) = program(tree, package);
     let file = file.or_else(|| compiled_program(package))?;
     let text = format!("node {}", shell_word(&file));
-    Some(Start { note, ..Start::program(text, Some(file)) })
+    Some(StartScript { note, ..StartScript::program(text, Some(file)) })
 }
 
 /// Returns the main file, or one with a usual name; and what is odd.

@@ -9,7 +9,7 @@ use model::release::Step;
 use super::package_json::{Package, within};
 use super::shell_word;
 use crate::source::SourceTree;
-use manager::{Chosen, Kind};
+use manager::{ChosenManager, ManagerKind};
 
 /// The directory of a manager in the project's own version, relative to that of package.json.
 const TOOLS: &str = ".cortex-tools";
@@ -19,7 +19,7 @@ const BIN: &str = "node_modules/.bin";
 /// The way to install packages and run scripts.
 #[derive(Clone, Debug)]
 pub struct Packages {
-    chosen: Chosen,
+    chosen: ChosenManager,
     directory: String,
     install: String,
     /// What was ignored, and why.
@@ -38,18 +38,18 @@ pub fn of(
     let chosen = manager::choose(tree, directory, package, &mut notes)?;
     let locked = |names: &[&str]| names.iter().any(|name| tree.exists(&within(directory, name)));
     let install = match chosen.kind {
-        Kind::Npm => npm_install(locked(manager::NPM_LOCKS), development),
-        Kind::Pnpm => {
+        ManagerKind::Npm => npm_install(locked(manager::NPM_LOCKS), development),
+        ManagerKind::Pnpm => {
             let frozen = if locked(&["pnpm-lock.yaml"]) { "" } else { "no-" };
             let which = if development { "--prod=false" } else { "--prod" };
             format!("pnpm install --{frozen}frozen-lockfile {which}")
         }
-        Kind::YarnClassic => {
+        ManagerKind::YarnClassic => {
             let frozen = if locked(&["yarn.lock"]) { " --frozen-lockfile" } else { "" };
             format!("yarn install --non-interactive --production={}{frozen}", !development)
         }
-        Kind::YarnBerry => berry_install(locked(&["yarn.lock"]), chosen.plug_and_play),
-        Kind::Bun => {
+        ManagerKind::YarnBerry => berry_install(locked(&["yarn.lock"]), chosen.plug_and_play),
+        ManagerKind::Bun => {
             let frozen = if locked(&["bun.lock", "bun.lockb"]) { " --frozen-lockfile" } else { "" };
             let which = if development { "" } else { " --production" };
             format!("bun install{frozen}{which}")
@@ -143,7 +143,7 @@ impl Packages {
 
     pub fn start(&self) -> String {
         match self.chosen.kind {
-            Kind::Npm => "npm start".into(),
+            ManagerKind::Npm => "npm start".into(),
             kind => format!("{} run start", kind.program()),
         }
     }

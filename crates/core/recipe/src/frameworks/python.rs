@@ -29,11 +29,15 @@ impl Framework for Python {
     fn detect(&self, tree: &SourceTree) -> Option<String> {
         let packages = venv::listed_in(tree);
         match (starts(tree), packages) {
-            (Some(Start::Callable(callable)), _) => {
+            (Some(PythonStart::Callable(callable)), _) => {
                 Some(format!("{} defines the WSGI function '{}'", callable.file, callable.name))
             }
-            (Some(Start::Script(script)), None) => Some(format!("{script} is a Python program")),
-            (Some(Start::Script(_)), Some(file)) => Some(format!("{file} lists Python packages")),
+            (Some(PythonStart::Script(script)), None) => {
+                Some(format!("{script} is a Python program"))
+            }
+            (Some(PythonStart::Script(_)), Some(file)) => {
+                Some(format!("{file} lists Python packages"))
+            }
             // Another language's project may list tools for its documentation.
             (None, Some(_)) if has_other_start(tree) => None,
             (None, Some(file)) => Some(format!("{file} lists Python packages")),
@@ -46,11 +50,11 @@ impl Framework for Python {
         let mut venv = venv::listed_in(tree).is_some() || calls_python(tree);
         let mut served = false;
         let processes = match starts(tree) {
-            Some(Start::Callable(callable)) => {
+            Some(PythonStart::Callable(callable)) => {
                 (venv, served) = (true, true);
                 web_only(gunicorn(&callable), None)
             }
-            Some(Start::Script(script)) => {
+            Some(PythonStart::Script(script)) => {
                 let concurrency = python_code::script_concurrency(tree, &script);
                 if !tree.mentions(&script, "PORT") && !tree.exists(PROCFILE) {
                     notes.push(format!(
@@ -91,25 +95,25 @@ fn has_other_start(tree: &SourceTree) -> bool {
     ["package.json", "index.html", "Gemfile"].iter().any(|file| tree.exists(file))
 }
 
-enum Start {
+enum PythonStart {
     Callable(Callable),
     Script(String),
 }
 
 /// Returns what starts the project. A script that starts a server itself, on the port it is told,
 /// is left to do so.
-fn starts(tree: &SourceTree) -> Option<Start> {
+fn starts(tree: &SourceTree) -> Option<PythonStart> {
     let script = script(tree);
     let serves = |script: &String| {
         let words = ["serve_forever", "__main__"];
         tree.mentions(script, "PORT") && words.iter().any(|word| tree.mentions(script, word))
     };
     if let Some(script) = script.clone().filter(serves) {
-        return Some(Start::Script(script));
+        return Some(PythonStart::Script(script));
     }
     match python_code::find_wsgi_function(tree) {
-        Some(callable) => Some(Start::Callable(callable)),
-        None => script.map(Start::Script),
+        Some(callable) => Some(PythonStart::Callable(callable)),
+        None => script.map(PythonStart::Script),
     }
 }
 

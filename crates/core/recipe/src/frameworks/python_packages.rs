@@ -26,7 +26,7 @@ pub const PIP_INSTALL: &str =
 
 /// What lists the packages, and so which tool installs them.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum PackageSource {
     Requirements(&'static str),
     /// pyproject.toml or a lock beside it, in the format of this tool.
     Tool(Tool),
@@ -38,22 +38,22 @@ pub enum Source {
     Unreadable(String),
 }
 
-impl Source {
-    pub fn of(tree: &SourceTree) -> Option<Source> {
+impl PackageSource {
+    pub fn of(tree: &SourceTree) -> Option<PackageSource> {
         if let Some(file) = REQUIREMENTS.iter().find(|file| tree.exists(file)) {
-            return Some(Source::Requirements(file));
+            return Some(PackageSource::Requirements(file));
         }
         if tree.exists(PYPROJECT) {
             let locked = [Tool::Uv, Tool::Poetry, Tool::Pdm].into_iter();
             if let Some(tool) = locked.into_iter().find(|tool| tree.exists(tool.lock())) {
-                return Some(Source::Tool(tool));
+                return Some(PackageSource::Tool(tool));
             }
         }
         if tree.exists(PIPFILE) {
-            return Some(Source::Tool(Tool::Pipenv));
+            return Some(PackageSource::Tool(Tool::Pipenv));
         }
         match pyproject(tree) {
-            Err(why) => return Some(Source::Unreadable(why)),
+            Err(why) => return Some(PackageSource::Unreadable(why)),
             Ok(Some(table)) => {
                 if let Some(source) = of_table(tree, &table) {
                     return Some(source);
@@ -64,25 +64,27 @@ impl Source {
         // setup.cfg alone is often settings of checkers.
         let packaged = |section: &&str| tree.mentions("setup.cfg", section);
         match ["[metadata]", "[options]"].iter().any(packaged) {
-            _ if tree.exists("setup.py") => Some(Source::Project("setup.py")),
-            true => Some(Source::Project("setup.cfg")),
+            _ if tree.exists("setup.py") => Some(PackageSource::Project("setup.py")),
+            true => Some(PackageSource::Project("setup.cfg")),
             false => None,
         }
     }
 
     pub fn file(&self) -> &'static str {
         match self {
-            Source::Requirements(file) | Source::Project(file) => file,
-            Source::Tool(Tool::Pipenv) => PIPFILE,
-            Source::Tool(_) | Source::List | Source::Unreadable(_) => PYPROJECT,
+            PackageSource::Requirements(file) | PackageSource::Project(file) => file,
+            PackageSource::Tool(Tool::Pipenv) => PIPFILE,
+            PackageSource::Tool(_) | PackageSource::List | PackageSource::Unreadable(_) => {
+                PYPROJECT
+            }
         }
     }
 
     /// Returns whether the project itself is installed too, if it is a package.
     pub fn installs_project(&self) -> bool {
         match self {
-            Source::Project(_) => true,
-            Source::Tool(tool) => *tool != Tool::Pipenv,
+            PackageSource::Project(_) => true,
+            PackageSource::Tool(tool) => *tool != Tool::Pipenv,
             _ => false,
         }
     }
@@ -90,13 +92,13 @@ impl Source {
     /// Returns the steps that install into the environment that is there already.
     pub fn steps(&self, tree: &SourceTree) -> Result<Vec<Step>, RecipeError> {
         let command = match self {
-            Source::Unreadable(why) => {
-                return Err(RecipeError(format!("{PYPROJECT} is no TOML: {why}")));
+            PackageSource::Unreadable(why) => {
+                return Err(RecipeError(format!("{PYPROJECT} is not TOML: {why}")));
             }
-            Source::Tool(tool) => return python_tools::steps(tree, *tool),
-            Source::Requirements(file) => format!("{PIP_INSTALL} -r {file}"),
-            Source::List => list(tree)?,
-            Source::Project(_) => project(tree)?,
+            PackageSource::Tool(tool) => return python_tools::steps(tree, *tool),
+            PackageSource::Requirements(file) => format!("{PIP_INSTALL} -r {file}"),
+            PackageSource::List => list(tree)?,
+            PackageSource::Project(_) => project(tree)?,
         };
         Ok(vec![Step { name: "Installing Python packages".into(), command }])
     }
@@ -108,7 +110,7 @@ impl Source {
         let locks = [Tool::Uv, Tool::Poetry, Tool::Pdm].map(|tool| (PYPROJECT, tool.lock()));
         let others = locks.into_iter().chain([(PIPFILE, PIPFILE)]);
         let chosen = match self {
-            Source::Tool(tool) => tool.lock(),
+            PackageSource::Tool(tool) => tool.lock(),
             _ => "",
         };
         let ignored: Vec<&str> = others
@@ -129,28 +131,28 @@ impl Source {
 
 /// Returns the source that a pyproject.toml is; `None` if it only has settings of checkers and the
 /// like.
-fn of_table(tree: &SourceTree, table: &toml::Table) -> Option<Source> {
+fn of_table(tree: &SourceTree, table: &toml::Table) -> Option<PackageSource> {
     let tool = |name: &str| table.get("tool").and_then(|tools| tools.get(name));
     // It has indexes, paths and repositories that only this tool reads.
     if tool("uv").is_some() {
-        return Some(Source::Tool(Tool::Uv));
+        return Some(PackageSource::Tool(Tool::Uv));
     }
     if tool("poetry").is_some() {
-        return Some(Source::Tool(Tool::Poetry));
+        return Some(PackageSource::Tool(Tool::Poetry));
     }
     if tool("pdm").is_some_and(|pdm| pdm.get("source").is_some()) {
-        return Some(Source::Tool(Tool::Pdm));
+        return Some(PackageSource::Tool(Tool::Pdm));
     }
     if table.get("build-system").is_some() {
-        return Some(Source::Project(PYPROJECT));
+        return Some(PackageSource::Project(PYPROJECT));
     }
     match table.get("project") {
         // Such a project only runs when it is installed, which setuptools does by default.
         Some(_) if tree.has_directory("src") || tree.exists("setup.py") => {
-            Some(Source::Project(PYPROJECT))
+            Some(PackageSource::Project(PYPROJECT))
         }
-        Some(project) if is_dynamic(project) => Some(Source::Project(PYPROJECT)),
-        Some(_) => Some(Source::List),
+        Some(project) if is_dynamic(project) => Some(PackageSource::Project(PYPROJECT)),
+        Some(_) => Some(PackageSource::List),
         None => None,
     }
 }
@@ -158,7 +160,7 @@ fn of_table(tree: &SourceTree, table: &toml::Table) -> Option<Source> {
 pub fn pyproject(tree: &SourceTree) -> Result<Option<toml::Table>, String> {
     let Some(text) = tree.text(PYPROJECT) else {
         return match tree.exists(PYPROJECT) {
-            true => Err("it is no UTF-8 text".into()),
+            true => Err("it is not UTF-8 text".into()),
             false => Ok(None),
         };
     };
@@ -181,7 +183,7 @@ fn dependencies(tree: &SourceTree) -> Result<Vec<String>, RecipeError> {
             Ok(shell_word(entry))
         }
         _ => Err(RecipeError(format!(
-            "{PYPROJECT}: '{entry}' under dependencies is no requirement: write NAME, \
+            "{PYPROJECT}: '{entry}' under dependencies is not a requirement: write NAME, \
              NAME>=VERSION or NAME @ URL"
         ))),
     };
@@ -220,13 +222,13 @@ fn project(tree: &SourceTree) -> Result<String, RecipeError> {
 mod tests {
     use super::*;
 
-    fn source(files: &[(&str, &str)]) -> Option<Source> {
-        Source::of(&SourceTree::from_pairs(files.iter().copied()))
+    fn source(files: &[(&str, &str)]) -> Option<PackageSource> {
+        PackageSource::of(&SourceTree::from_pairs(files.iter().copied()))
     }
 
     fn command(files: &[(&str, &str)]) -> String {
         let tree = SourceTree::from_pairs(files.iter().copied());
-        let steps = Source::of(&tree).unwrap().steps(&tree).unwrap();
+        let steps = PackageSource::of(&tree).unwrap().steps(&tree).unwrap();
         steps.into_iter().next_back().unwrap().command
     }
 
@@ -264,7 +266,7 @@ mod tests {
             assert_eq!(source(&[file]), None, "{file:?}");
         }
         let both = [(PYPROJECT, "[tool.ruff]\n"), ("setup.py", "")];
-        assert_eq!(source(&both), Some(Source::Project("setup.py")));
+        assert_eq!(source(&both), Some(PackageSource::Project("setup.py")));
     }
 
     #[test]
@@ -286,8 +288,8 @@ mod tests {
         for entry in ["-r other.txt", "./pkgs/x", ""] {
             let text = format!("[project]\ndependencies = [\"{entry}\"]\n");
             let tree = SourceTree::from_pairs([(PYPROJECT, text)]);
-            let error = Source::List.steps(&tree).unwrap_err();
-            assert!(error.0.contains("no requirement"), "{}", error.0);
+            let error = PackageSource::List.steps(&tree).unwrap_err();
+            assert!(error.0.contains("not a requirement"), "{}", error.0);
         }
     }
 
@@ -299,13 +301,13 @@ mod tests {
             ("uv.lock", ""),
             ("Pipfile", ""),
         ]);
-        let notes = Source::of(&tree).unwrap().notes(&tree);
+        let notes = PackageSource::of(&tree).unwrap().notes(&tree);
         assert!(notes[0].starts_with("uv.lock, Pipfile were ignored"), "{notes:?}");
         let tree = SourceTree::from_pairs([(PYPROJECT, ""), ("uv.lock", ""), ("poetry.lock", "")]);
-        let notes = Source::of(&tree).unwrap().notes(&tree);
+        let notes = PackageSource::of(&tree).unwrap().notes(&tree);
         assert!(notes[0].starts_with("poetry.lock was ignored"), "{notes:?}");
         assert!(notes[0].contains("from uv.lock"), "{notes:?}");
         let one = SourceTree::from_pairs([("Pipfile", ""), ("Pipfile.lock", "")]);
-        assert!(Source::of(&one).unwrap().notes(&one).is_empty());
+        assert!(PackageSource::of(&one).unwrap().notes(&one).is_empty());
     }
 }

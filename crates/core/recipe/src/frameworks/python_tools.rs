@@ -218,7 +218,7 @@ fn pdm(tree: &SourceTree) -> String {
 fn pipenv(tree: &SourceTree) -> Result<String, RecipeError> {
     let text = tree.text("Pipfile").unwrap_or_default().trim_start_matches('\u{feff}');
     if let Err(error) = text.parse::<toml::Table>() {
-        return Err(RecipeError(format!("Pipfile is no TOML: {}", error.message())));
+        return Err(RecipeError(format!("Pipfile is not TOML: {}", error.message())));
     }
     let locked = if tree.exists(Tool::Pipenv.lock()) { " --deploy" } else { "" };
     Ok(format!("PIPENV_NOSPIN=1 PIPENV_YES=1 PIPENV_VERBOSITY=-1 pipenv install{locked}"))

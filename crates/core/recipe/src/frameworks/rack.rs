@@ -4,7 +4,7 @@
 use model::Recipe;
 use model::release::StaticMount;
 
-use super::gems::{self, GEMFILE, Server};
+use super::gems::{self, GEMFILE, WebServer};
 use super::{Framework, RecipeError, shell_word, sqlite, web_only};
 use crate::source::SourceTree;
 
@@ -58,14 +58,14 @@ impl Framework for Rack {
 }
 
 /// Returns the server by rackup. Without a Gemfile the gems of the operating system are used.
-fn rackup(tree: &SourceTree, bundled: bool) -> Server {
+fn rackup(tree: &SourceTree, bundled: bool) -> WebServer {
     let found = if bundled { gems::server(tree, "production") } else { None };
     found.unwrap_or_else(|| {
         let bundle = if bundled { "bundle exec " } else { "" };
         // rackup takes the first of Puma, Falcon and WEBrick that is there: all of them use
         // threads.
         let listen = "-o \"$HOST\" -p \"$PORT\" -E production";
-        Server {
+        WebServer {
             command: format!("{bundle}rackup {listen} {CONFIG_RU}"),
             concurrency: None,
             notes: Vec::new(),
@@ -73,13 +73,13 @@ fn rackup(tree: &SourceTree, bundled: bool) -> Server {
     })
 }
 
-fn program(tree: &SourceTree, bundled: bool) -> Result<Server, RecipeError> {
+fn program(tree: &SourceTree, bundled: bool) -> Result<WebServer, RecipeError> {
     let Some(program) = sinatra_program(tree) else {
         let why = format!("there is no {CONFIG_RU}: add one with the line 'run MyApplication'");
         return Err(RecipeError(why));
     };
     let bundle = if bundled { "bundle exec " } else { "" };
-    Ok(Server {
+    Ok(WebServer {
         command: format!(
             "{bundle}ruby {} -o \"$HOST\" -p \"$PORT\" -e production",
             shell_word(program)

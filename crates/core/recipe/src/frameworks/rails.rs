@@ -3,7 +3,7 @@
 use model::Recipe;
 use model::release::{StaticMount, Step};
 
-use super::gems::{self, GEMFILE, Server};
+use super::gems::{self, GEMFILE, WebServer};
 use super::packages::{self, Packages};
 use super::{Framework, RecipeError, sqlite, web_only, web_stateless};
 use crate::source::SourceTree;
@@ -36,7 +36,7 @@ impl Framework for Rails {
                 return Err(RecipeError(format!("{file} is missing: push the application's root")));
             }
         }
-        let server = gems::server(tree, "production").unwrap_or_else(|| Server {
+        let server = gems::server(tree, "production").unwrap_or_else(|| WebServer {
             command: format!(
                 "{RAILS} server -u webrick -b \"$HOST\" -p \"$PORT\" -e production \
                  -P \"tmp/pids/$PORT.pid\""

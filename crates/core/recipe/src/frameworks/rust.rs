@@ -67,7 +67,7 @@ fn executable(tree: &SourceTree) -> Result<Option<(String, String)>, String> {
         let text = file.text.as_deref().unwrap_or_default();
         let manifest: toml::Table = text
             .parse()
-            .map_err(|error: toml::de::Error| format!("{path} is no TOML: {}", error.message()))?;
+            .map_err(|error: toml::de::Error| format!("{path} is not TOML: {}", error.message()))?;
         let directory = path.strip_suffix(MANIFEST).unwrap_or_default();
         found.extend(executables(tree, directory, &manifest));
     }

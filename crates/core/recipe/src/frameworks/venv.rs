@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use model::Recipe;
 use model::release::Step;
 
-use super::python_packages::{PIP_INSTALL, Source};
+use super::python_packages::{PIP_INSTALL, PackageSource};
 use super::{RecipeError, shell_word};
 use crate::source::SourceTree;
 
@@ -40,18 +40,18 @@ impl Prepared {
 
 /// Returns the file that lists the packages, if any does.
 pub fn listed_in(tree: &SourceTree) -> Option<&'static str> {
-    Source::of(tree).map(|source| source.file())
+    PackageSource::of(tree).map(|source| source.file())
 }
 
 /// Returns whether the project itself is installed with its packages, if it is a package.
 pub fn installs_project(tree: &SourceTree) -> bool {
-    Source::of(tree).is_some_and(|source| source.installs_project())
+    PackageSource::of(tree).is_some_and(|source| source.installs_project())
 }
 
 /// Makes the environment and installs what is listed, and those of `extra` that did not come with
 /// it.
 pub fn install(tree: &SourceTree, extra: &[&str]) -> Result<Prepared, RecipeError> {
-    let source = Source::of(tree);
+    let source = PackageSource::of(tree);
     let mut build = vec![Step {
         name: "Making a virtual environment".into(),
         // One that came with the source has another directory's paths in it.
@@ -62,7 +62,7 @@ pub fn install(tree: &SourceTree, extra: &[&str]) -> Result<Prepared, RecipeErro
     if let Some(source) = &source {
         build.extend(source.steps(tree)?);
         notes = source.notes(tree);
-        if let Source::Tool(tool) = source {
+        if let PackageSource::Tool(tool) = source {
             environment.extend(tool.environment());
         }
     }

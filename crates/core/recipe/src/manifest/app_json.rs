@@ -73,7 +73,7 @@ fn env(variables: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), St
     }
     for (name, value) in variables {
         if !is_variable_name(name) {
-            return Err(format!("'{}' in 'env' is no variable's name", name.escape_debug()));
+            return Err(format!("'{}' in 'env' is not a variable's name", name.escape_debug()));
         }
         if is_platform_variable(name) {
             manifest.notes.push(platform_gives(APP_JSON, name));
@@ -94,7 +94,7 @@ fn env(variables: &Map<String, Value>, manifest: &mut Manifest) -> Result<(), St
             }
             (Some(Value::Null) | None, _) if required => manifest.required.push(name.clone()),
             (Some(Value::Null) | None, _) => {}
-            _ => return Err(format!("'env.{name}' has a value that is no text")),
+            _ => return Err(format!("'env.{name}' has a value that is not a string")),
         }
     }
     Ok(())
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_meant_is_honoured() {
+    fn keys_that_cortex_can_honour_are_honoured() {
         let text = r#"{
             "name": "My Shop", "description": "x", "addons": ["heroku-postgresql"],
             "env": {
@@ -202,16 +202,16 @@ mod tests {
             assert!(notes.contains(said), "{said}: {notes}");
         }
         let error = parse(r#"{"cron": [{"command": "x", "schedule": "61 * * * *"}]}"#).unwrap_err();
-        assert!(error.to_string().contains("'61' is no minute"), "{error}");
+        assert!(error.to_string().contains("'61' is not a valid minute"), "{error}");
     }
 
     #[test]
-    fn mistakes_are_named_and_strangers_left_alone() {
+    fn mistakes_are_named_and_unknown_keys_ignored() {
         for (text, expected) in [
             ("{", "not valid JSON"),
             ("[]", "a JSON object"),
             (r#"{"env": 3}"#, "'env' has a value of the wrong kind"),
-            (r#"{"env": {"A B": "x"}}"#, "no variable's name"),
+            (r#"{"env": {"A B": "x"}}"#, "not a variable's name"),
             (r#"{"formation": {"web": {"quantity": -1}}}"#, "formation.web.quantity"),
             (r#"{"formation": {"w b": {"quantity": 1}}}"#, "'w b' cannot be a process type"),
         ] {

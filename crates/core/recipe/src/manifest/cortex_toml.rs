@@ -47,28 +47,28 @@ struct File {
     hedge_after: Option<String>,
     stop_grace: Option<String>,
     #[serde(default)]
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<String, ProcessTable>,
     #[serde(default)]
     env: BTreeMap<String, Scalar>,
     #[serde(default)]
-    health: super::health::Table,
+    health: super::health::HealthTable,
     #[serde(default)]
-    limits: Limits,
+    limits: LimitsTable,
     #[serde(default)]
-    requests: Requests,
+    requests: RequestsTable,
     #[serde(default)]
     statics: Vec<Static>,
     #[serde(rename = "static")]
-    site: Option<Site>,
+    site: Option<SiteTable>,
     #[serde(default)]
-    cron: Vec<super::cron::Entry>,
+    cron: Vec<super::cron::CronTable>,
     #[serde(default)]
-    ports: Vec<super::ports::Entry>,
+    ports: Vec<super::ports::PortTable>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a command, or a table of command, count and concurrency")]
-enum Process {
+enum ProcessTable {
     Command(String),
     Full(FullProcess),
 }
@@ -92,7 +92,7 @@ enum Scalar {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Limits {
+struct LimitsTable {
     memory: Option<String>,
     concurrency: Option<u32>,
     build_memory: Option<String>,
@@ -102,7 +102,7 @@ struct Limits {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Requests {
+struct RequestsTable {
     idle: Option<String>,
     head: Option<String>,
     body: Option<String>,
@@ -121,7 +121,7 @@ struct Static {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Site {
+struct SiteTable {
     output: String,
     fallback: Option<String>,
 }
@@ -151,7 +151,7 @@ fn validate(file: File) -> Result<Manifest, String> {
     let mut notes = Vec::new();
     let name = file.name.map(|name| name.parse()).transpose().map_err(|e| format!("name: {e}"))?;
     if file.port == Some(0) {
-        return Err("port: 0 is no port; use 1 to 65535, or leave it out".into());
+        return Err("port: 0 is not a port; use 1 to 65535, or leave it out".into());
     }
     Ok(Manifest {
         files: vec![CORTEX_TOML.into()],
@@ -197,7 +197,7 @@ fn baked(patterns: Vec<String>) -> Result<Vec<String>, String> {
         if !is_variable_name(pattern.strip_suffix('*').unwrap_or(pattern)) {
             let shown = pattern.escape_debug();
             return Err(format!(
-                "baked: '{shown}' is no variable's name, nor the start of one and '*', as in 'API_*'"
+                "baked: '{shown}' is neither a variable's name nor the start of one with '*', as in 'API_*'"
             ));
         }
     }
@@ -222,7 +222,7 @@ fn environment(
     let one = |(name, value): (String, Scalar)| {
         if !is_variable_name(&name) {
             let shown = name.escape_debug();
-            return Err(format!("env: '{shown}' is no variable's name; use A-Z, 0-9 and _"));
+            return Err(format!("env: '{shown}' is not a variable's name; use A-Z, 0-9 and _"));
         }
         let value = match value {
             Scalar::Text(text) => text,
@@ -241,18 +241,18 @@ fn environment(
 }
 
 fn processes(
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<String, ProcessTable>,
 ) -> Result<BTreeMap<model::ProcessType, ManifestProcess>, String> {
-    let one = |(name, process): (String, Process)| {
+    let one = |(name, process): (String, ProcessTable)| {
         if name.eq_ignore_ascii_case(model::ProcessType::WEB) && name != model::ProcessType::WEB {
             return Err(format!("processes: write '{name}' as 'web', which gets the requests"));
         }
         let kind = name.parse().map_err(|error| format!("processes: {error}"))?;
         let process = match process {
-            Process::Command(command) => {
+            ProcessTable::Command(command) => {
                 FullProcess { command: Some(command), count: None, concurrency: None }
             }
-            Process::Full(process) => process,
+            ProcessTable::Full(process) => process,
         };
         if process.count.is_some_and(|count| count > COUNT_MAX) {
             return Err(format!("processes.{name}.count must be 0 to {COUNT_MAX}"));
@@ -301,7 +301,7 @@ fn fair(text: Option<String>) -> Result<Option<RequestKey>, String> {
     }
 }
 
-fn requests(requests: Requests) -> Result<RequestLimits, String> {
+fn requests(requests: RequestsTable) -> Result<RequestLimits, String> {
     Ok(RequestLimits {
         idle_ms: duration("requests.idle", requests.idle)?,
         head_ms: duration("requests.head", requests.head)?,
@@ -317,7 +317,7 @@ fn body_size(text: Option<String>) -> Result<Option<u64>, String> {
     match size(&text) {
         Some(bytes) if bytes > 0 => Ok(Some(bytes)),
         _ => Err(format!(
-            "requests.body_size: '{}' is no size; write '64KB' or '10MB', or leave it out for no limit",
+            "requests.body_size: '{}' is not a size; write '64KB' or '10MB', or leave it out for no limit",
             text.escape_debug()
         )),
     }
@@ -333,7 +333,7 @@ fn static_mount(entry: Static) -> Result<StaticMount, String> {
     Ok(StaticMount { prefix, directory, fallback })
 }
 
-fn site(entry: Site) -> Result<ManifestSite, String> {
+fn site(entry: SiteTable) -> Result<ManifestSite, String> {
     let output = directory("static.output", &entry.output)?;
     let fallback = entry.fallback.map(|path| relative_path(&path)).transpose()?;
     Ok(ManifestSite { output, fallback })
@@ -359,7 +359,7 @@ pub(super) fn duration(key: &str, text: Option<String>) -> Result<Option<u64>, S
     match ms {
         Some(ms) if ms > 0 && ms <= DURATION_S_MAX * 1_000 => Ok(Some(ms)),
         _ => Err(format!(
-            "{key}: '{}' is no duration up to a day; write '500ms', '30s' or '2m'",
+            "{key}: '{}' is not a duration of at most a day; write '500ms', '30s' or '2m'",
             text.escape_debug()
         )),
     }
@@ -379,7 +379,7 @@ fn memory(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     match size(&text) {
         Some(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(Some(bytes)),
         _ => Err(format!(
-            "{key}: '{}' is no size of at least 4 MB; write '512MB' or '1GB'",
+            "{key}: '{}' is not a size of at least 4 MB; write '512MB' or '1GB'",
             text.escape_debug()
         )),
     }

@@ -22,19 +22,19 @@ const TIMEZONE_LENGTH_MAX: usize = 64;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct CronTable {
     name: String,
     schedule: String,
     timezone: Option<String>,
     command: String,
 }
 
-pub(super) fn validate(entries: Vec<Entry>) -> Result<Vec<CronRecipe>, String> {
+pub(super) fn validate(entries: Vec<CronTable>) -> Result<Vec<CronRecipe>, String> {
     if entries.len() > ENTRIES_MAX {
         return Err(format!("'cron' has more than {ENTRIES_MAX} entries"));
     }
     let mut names = BTreeSet::new();
-    let one = |entry: Entry| {
+    let one = |entry: CronTable| {
         // The name becomes part of a log file's name, as process types do.
         let name: ProcessType = entry.name.parse().map_err(|error| format!("cron: {error}"))?;
         let name = name.to_string();
@@ -46,7 +46,9 @@ pub(super) fn validate(entries: Vec<Entry>) -> Result<Vec<CronRecipe>, String> {
         let timezone = entry.timezone.unwrap_or_else(|| TIMEZONE_DEFAULT.into());
         if !is_zone_name(&timezone) {
             let shown: String = timezone.escape_debug().take(TIMEZONE_LENGTH_MAX).collect();
-            return Err(wrong(format!("'{shown}' is no time zone, for example Europe/Berlin")));
+            return Err(wrong(format!(
+                "'{shown}' is not a time zone: write for example Europe/Berlin"
+            )));
         }
         if entry.command.trim().is_empty() || entry.command.contains('\0') {
             return Err(wrong("its command is empty, or holds a zero byte".into()));
@@ -158,8 +160,8 @@ mod tests {
         assert_eq!(good.cron[0].timezone, "Europe/Berlin");
         assert_eq!(read_cortex_toml(&entry("@daily", "")).unwrap().cron[0].timezone, "UTC");
         for (text, said) in [
-            (entry("61 * * * *", ""), "cron 'clean': '61' is no minute"),
-            (entry("* * * * *", "timezone = '../etc/passwd'"), "is no time zone"),
+            (entry("61 * * * *", ""), "cron 'clean': '61' is not a valid minute"),
+            (entry("* * * * *", "timezone = '../etc/passwd'"), "is not a time zone"),
             (entry("* * * * *", "").repeat(2), "two entries are named 'clean'"),
             (entry("* * * * *", "").replace("rake x", " "), "its command is empty"),
             (entry("* * * * *", "").replace("clean", "a b"), "cron:"),

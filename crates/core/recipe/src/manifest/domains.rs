@@ -35,7 +35,7 @@ pub fn domain(text: &str) -> Result<String, String> {
             "'{shown}' cannot be turned into the form that clients send: write it in that form, \
              which begins with '{ASCII_FORM}'"
         )),
-        _ => Err(format!("'{shown}' is no host name, for example 'shop.example.org'")),
+        _ => Err(format!("'{shown}' is not a host name: write for example 'shop.example.org'")),
     }
 }
 
@@ -49,7 +49,7 @@ pub fn host_header(text: &str) -> Result<String, String> {
     if !port.is_none_or(is_port) || name.starts_with("*.") {
         let shown: String =
             text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
-        return Err(format!("'{shown}' is no host name, for example 'shop.example.org'"));
+        return Err(format!("'{shown}' is not a host name: write for example 'shop.example.org'"));
     }
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let name = match bare.map(str::parse::<std::net::Ipv6Addr>) {

@@ -31,7 +31,7 @@ const KNOWN: [&str; 10] = [
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Table {
+pub(super) struct HealthTable {
     path: Option<String>,
     host: Option<String>,
     #[serde(default)]
@@ -42,7 +42,7 @@ pub(super) struct Table {
     interval: Option<String>,
 }
 
-pub(super) fn of_table(table: Table) -> Result<ManifestHealth, String> {
+pub(super) fn of_table(table: HealthTable) -> Result<ManifestHealth, String> {
     if let Some(path) = table.path.as_ref().filter(|path| !is_path(path)) {
         return Err(format!("health.path: '{}' must begin with '/'", path.escape_debug()));
     }
@@ -77,10 +77,12 @@ fn set_header(health: &mut ManifestHealth, name: &str, value: &str) -> Result<()
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let visible = |byte: u8| byte == b' ' || byte == b'\t' || byte.is_ascii_graphic();
     if name.is_empty() || !name.bytes().all(token) {
-        return Err(format!("'{shown}' is no header's name, for example 'X-Forwarded-Proto'"));
+        return Err(format!(
+            "'{shown}' is not a header's name: write for example 'X-Forwarded-Proto'"
+        ));
     }
     if !value.bytes().all(visible) || name.len() + value.len() > HEADER_BYTES_MAX {
-        return Err(format!("the value of '{shown}' is no single line of visible ASCII"));
+        return Err(format!("the value of '{shown}' is not a single line of visible ASCII"));
     }
     if FRAMING.iter().any(|one| name.eq_ignore_ascii_case(one)) {
         return Err(format!("'{shown}' says how the request is read: leave it out"));
@@ -126,7 +128,7 @@ fn read_check(check: &Value, health: &mut ManifestHealth) -> Result<(), String> 
     let path = check.get("path").and_then(Value::as_str).unwrap_or("/");
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     if !is_path(&path) {
-        return Err(format!("healthchecks: '{}' is no path of a URL", path.escape_debug()));
+        return Err(format!("healthchecks: '{}' is not a URL's path", path.escape_debug()));
     }
     health.path = Some(path);
     let ms = |key: &str| {
@@ -169,9 +171,9 @@ mod tests {
         let other = read_cortex_toml("[health]\nheaders = { host = 'a.example' }").unwrap().health;
         assert_eq!(other.host.as_deref(), Some("a.example"));
         for (text, said) in [
-            ("host = 'a b'", "health.host: 'a b' is no host name"),
+            ("host = 'a b'", "health.host: 'a b' is not a host name"),
             ("headers = { 'a b' = 'x' }", "no header's name"),
-            ("headers = { a = \"x\\r\\nb: c\" }", "no single line"),
+            ("headers = { a = \"x\\r\\nb: c\" }", "not a single line"),
             ("headers = { Content-Length = '0' }", "leave it out"),
             ("path = 'up'", "must begin with '/'"),
         ] {

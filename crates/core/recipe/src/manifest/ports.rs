@@ -20,7 +20,7 @@ const RESERVED: [&str; 6] =
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct PortTable {
     port: u16,
     #[serde(default)]
     protocol: Transport,
@@ -32,7 +32,7 @@ pub(super) struct Entry {
 
 /// Validates the entries; `http` is the application's port for HTTP.
 pub(super) fn validate(
-    entries: Vec<Entry>,
+    entries: Vec<PortTable>,
     http: Option<u16>,
     duration: impl Fn(&str, Option<String>) -> Result<Option<u64>, String>,
 ) -> Result<Vec<PortRecipe>, String> {
@@ -54,7 +54,7 @@ pub(super) fn validate(
         let id = PortId { port: entry.port, transport: entry.protocol };
         let wrong = |why: String| Err(format!("ports: {id}: {why}"));
         if id.port == 0 {
-            return wrong("0 is no port; use 1 to 65535".into());
+            return wrong("0 is not a port; use 1 to 65535".into());
         }
         if !ids.insert(id) {
             return wrong("two entries have it".into());
@@ -80,7 +80,7 @@ pub(super) fn validate(
             || (process.is_web() && HTTP_VARIABLES.contains(&env.as_str()));
         if !is_variable_name(&env) || reserved {
             let shown = env.escape_debug();
-            return wrong(format!("env: '{shown}' is no name for it; use for example 'MQTT_PORT'"));
+            return wrong(format!("env: '{shown}' cannot name it; use for example 'MQTT_PORT'"));
         }
         if !variables.insert((process.clone(), env.clone(), id.transport)) {
             return wrong(format!("env: '{env}' tells '{process}' of another port already"));
@@ -142,12 +142,12 @@ mod tests {
         let broker = entry("process = 'broker'");
         for (text, said) in [
             (entry(""), "1883/tcp: say with 'env' which variable tells 'web'"),
-            (entry("env = 'PORT'"), "env: 'PORT' is no name"),
-            (entry("env = 'HOST'\nprocess = 'broker'"), "env: 'HOST' is no name"),
-            (entry("env = 'A-B'"), "env: 'A-B' is no name"),
-            (entry("env = 'CORTEX_NODE'"), "env: 'CORTEX_NODE' is no name"),
+            (entry("env = 'PORT'"), "env: 'PORT' cannot name it"),
+            (entry("env = 'HOST'\nprocess = 'broker'"), "env: 'HOST' cannot name it"),
+            (entry("env = 'A-B'"), "env: 'A-B' cannot name it"),
+            (entry("env = 'CORTEX_NODE'"), "env: 'CORTEX_NODE' cannot name it"),
             (broker.repeat(2), "1883/tcp: two entries have it"),
-            (broker.replace("1883", "0"), "0/tcp: 0 is no port"),
+            (broker.replace("1883", "0"), "0/tcp: 0 is not a port"),
             (broker.replace("1883", "70000"), "70000"),
             (format!("port = 1883\n{broker}"), "'port' has it for HTTP"),
             (
@@ -163,7 +163,7 @@ mod tests {
                 "1883/udp: proxy_protocol is for tcp alone",
             ),
             (format!("{broker}protocol = 'sctp'"), "unknown variant `sctp`"),
-            (format!("{broker}idle = 'long'"), "1883/tcp: idle: 'long' is no duration"),
+            (format!("{broker}idle = 'long'"), "1883/tcp: idle: 'long' is not a duration"),
             (format!("{broker}proces = 'x'"), "unknown field `proces`"),
             (broker.replace("broker", "a b"), "ports: 'a b' cannot be a process type"),
             (broker.repeat(PORTS_MAX + 1), "more than 50 entries"),

@@ -28,7 +28,7 @@ pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
                 .parse::<u16>()
                 .ok()
                 .filter(|number| *number > 0)
-                .ok_or_else(|| error(format!("line {}: '{value}' is no {what}", index + 1)))
+                .ok_or_else(|| error(format!("line {}: '{value}' is not a {what}", index + 1)))
         };
         match (section.as_str(), key.as_str()) {
             ("app", "name") => {
@@ -84,7 +84,7 @@ mod tests {
         for (text, expected) in [
             ("", "no 'name'"),
             ("[app]\nname", "line 2"),
-            ("[app]\nname = a\nport = 99999", "line 3: '99999' is no port"),
+            ("[app]\nname = a\nport = 99999", "line 3: '99999' is not a port"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");

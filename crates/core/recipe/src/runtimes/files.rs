@@ -7,7 +7,7 @@ use crate::frameworks::gems::GEMFILE;
 use crate::source::SourceTree;
 
 /// A range and the file that says so.
-type Asked = (String, String);
+type AskedRange = (String, String);
 
 /// Returns the files of nothing but one version, or of several, any of which will do.
 fn version_files(language: Language) -> &'static [&'static str] {
@@ -38,7 +38,7 @@ fn tool_names(language: Language) -> &'static [&'static str] {
     }
 }
 
-pub fn asked(tree: &SourceTree, language: Language) -> Vec<Asked> {
+pub fn asked(tree: &SourceTree, language: Language) -> Vec<AskedRange> {
     let mut found = Vec::new();
     for file in version_files(language) {
         let versions = tree.text(file).into_iter().flat_map(|text| text.lines()).map(uncommented);
@@ -77,7 +77,7 @@ pub fn asked(tree: &SourceTree, language: Language) -> Vec<Asked> {
 }
 
 /// Adds versions; several mean that any of them will do.
-fn push(found: &mut Vec<Asked>, versions: impl Iterator<Item = Option<String>>, file: &str) {
+fn push(found: &mut Vec<AskedRange>, versions: impl Iterator<Item = Option<String>>, file: &str) {
     let versions: Vec<String> = versions.flatten().collect();
     if !versions.is_empty() {
         found.push((versions.join(" || "), file.to_owned()));
@@ -124,7 +124,7 @@ fn mise(tree: &SourceTree, file: &str, language: Language) -> Vec<String> {
     }
 }
 
-fn python(tree: &SourceTree) -> Vec<Asked> {
+fn python(tree: &SourceTree) -> Vec<AskedRange> {
     let table = |file: &str| -> toml::Table {
         let text = tree.text(file).unwrap_or_default().trim_start_matches('\u{feff}');
         text.parse().unwrap_or_default()
@@ -161,7 +161,7 @@ fn python_requires(text: &str) -> Option<String> {
 
 /// Returns the range of `ruby "3.1.2"`, `ruby ">= 3.0", "< 3.3"`; another engine than Ruby's own is
 /// named as it is written.
-fn gemfile(tree: &SourceTree) -> Option<Asked> {
+fn gemfile(tree: &SourceTree) -> Option<AskedRange> {
     let line = tree.text(GEMFILE)?.lines().map(uncommented).find(|line| {
         line.strip_prefix("ruby").is_some_and(|rest| rest.starts_with([' ', '(', '"', '\'']))
     })?;
@@ -185,19 +185,19 @@ fn json(tree: &SourceTree, file: &str) -> Option<Value> {
     serde_json::from_str(tree.text(file)?.trim_start_matches('\u{feff}')).ok()
 }
 
-fn package(tree: &SourceTree, section: &str, key: &str) -> Option<Asked> {
+fn package(tree: &SourceTree, section: &str, key: &str) -> Option<AskedRange> {
     let package = json(tree, "package.json")?;
     let wanted = package.get(section)?.get(key)?.as_str()?.trim().to_owned();
     Some((wanted, format!("{section} in package.json")))
 }
 
-fn composer(tree: &SourceTree) -> Option<Asked> {
+fn composer(tree: &SourceTree) -> Option<AskedRange> {
     let wanted = json(tree, "composer.json")?.get("require")?.get("php")?.as_str()?.to_owned();
     Some((wanted, "composer.json".into()))
 }
 
 /// Returns the toolchain if one is named, else the language's version: newer ones build it too.
-fn go_module(tree: &SourceTree) -> Option<Asked> {
+fn go_module(tree: &SourceTree) -> Option<AskedRange> {
     let text = tree.text("go.mod")?;
     let line = |key: &str| {
         let words = |line: &'_ str| -> Vec<String> {
@@ -220,7 +220,7 @@ fn go_module(tree: &SourceTree) -> Option<Asked> {
 }
 
 /// Returns the toolchain. Channels without a number are whatever rustup has of them.
-fn rust_toolchain(tree: &SourceTree) -> Option<Asked> {
+fn rust_toolchain(tree: &SourceTree) -> Option<AskedRange> {
     let numbered = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     let named = |file: &str| {
         let text = tree.text(file)?;
@@ -232,7 +232,7 @@ fn rust_toolchain(tree: &SourceTree) -> Option<Asked> {
     named("rust-toolchain.toml").or_else(|| named("rust-toolchain"))
 }
 
-fn system_properties(tree: &SourceTree) -> Option<Asked> {
+fn system_properties(tree: &SourceTree) -> Option<AskedRange> {
     const FILE: &str = "system.properties";
     let lines = tree.text(FILE)?.lines().filter_map(|line| line.split_once('='));
     let mut wanted = lines.filter(|(key, _)| key.trim() == "java.runtime.version");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_too() {
+    fn versions_of_other_languages_are_read() {
         let gemfile = |text, expected: &[&str]| check(Language::Ruby, GEMFILE, text, expected);
         gemfile("source 'x'\nruby '~> 3.1'\n", &["~> 3.1"]);
         gemfile("ruby \">= 3.0\", \"< 3.3\"\n", &[">= 3.0, < 3.3"]);

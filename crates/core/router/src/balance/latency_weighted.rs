@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_one_takes_more_until_it_is_as_busy_as_it_is_quick() {
+    fn a_quick_endpoint_takes_more_in_proportion_to_its_speed() {
         let mut fakes = Fakes::idle(2);
         fakes.0[0].learnt = LatencyWeighted.learn(0, 10_000, NOW_MS);
         fakes.0[1].learnt = LatencyWeighted.learn(0, 1_000, NOW_MS);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_one_is_tried_once_and_no_more_until_it_has_answered() {
+    fn a_new_endpoint_gets_one_request_until_it_has_answered() {
         let mut fakes = Fakes::idle(2);
         fakes.0[0].learnt = LatencyWeighted.learn(0, 1_000, NOW_MS);
         assert_eq!(LatencyWeighted.pick(turn(0), &fakes), Some(1));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_patient_waits_for_room_but_not_for_one_that_takes_nothing() {
+    fn a_patient_request_waits_for_room_but_not_for_an_endpoint_that_admits_none() {
         let mut fakes = Fakes::idle(3);
         for one in &mut fakes.0 {
             one.candidate.concurrency = 1;

@@ -18,7 +18,7 @@ mod tests {
     use crate::balance::tests::{Fakes, turn};
 
     #[test]
-    fn everyone_has_a_turn() {
+    fn every_endpoint_has_its_turn() {
         let free = Fakes::idle(3);
         let picks: Vec<_> = (0..4).filter_map(|at| RoundRobin.pick(turn(at), &free)).collect();
         assert_eq!(picks, [0, 1, 2, 0]);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::{Claim, Generation, Incarnation, InstanceId, InstanceState, NodeId, ReleaseId, Slot};
 
 use super::Sought;
@@ -27,12 +27,12 @@ impl FarDescription {
 
 /// Other nodes, as routing needs to know them.
 #[derive(Debug, Default)]
-pub struct Nodes {
+pub struct FarNodes {
     members: BTreeSet<NodeId>,
     down: BTreeSet<NodeId>,
 }
 
-impl Nodes {
+impl FarNodes {
     /// Sets whether a node is a member and returns true if that is new.
     pub fn set_member(&mut self, node: &NodeId, member: bool) -> bool {
         if member { self.members.insert(node.clone()) } else { self.members.remove(node) }
@@ -87,7 +87,7 @@ impl FarClaims {
     }
 
     pub fn judge(&mut self, node: NodeId, instance: InstanceId, verdict: Option<Verdict>) {
-        match verdict.filter(|verdict| verdict.health == Health::Gone) {
+        match verdict.filter(|verdict| verdict.health == HealthState::Gone) {
             Some(verdict) => drop(self.gone.insert((node, instance), verdict.generation)),
             None => drop(self.gone.remove(&(node, instance))),
         }
@@ -106,7 +106,7 @@ impl FarClaims {
     pub(super) fn describe(
         &self,
         serving: &ReleaseId,
-        nodes: &Nodes,
+        nodes: &FarNodes,
         sought: &Sought,
     ) -> (Vec<FarDescription>, bool) {
         let (mut found, mut lost) = (Vec::new(), false);

@@ -133,7 +133,7 @@ fn a_gone_instance_takes_none() {
     let mut verdict = Verdict {
         v: 1,
         generation: 2,
-        health: Health::Gone,
+        health: HealthState::Gone,
         detail: String::new(),
         changed_at: Timestamp(7),
         unknown: Default::default(),
@@ -166,7 +166,7 @@ fn a_far_instance_is_gone_by_the_word_of_its_own_node_alone() {
     let mut verdict = Verdict {
         v: 1,
         generation: 5,
-        health: Health::Gone,
+        health: HealthState::Gone,
         detail: String::new(),
         changed_at: Timestamp(7),
         unknown: Default::default(),

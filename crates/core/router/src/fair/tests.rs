@@ -64,7 +64,7 @@ fn one_client_may_fill_the_queue_until_another_comes() {
 }
 
 #[test]
-fn who_does_not_fit_keeps_the_place() {
+fn a_request_that_does_not_fit_keeps_its_turn() {
     let mut fair = filled(10, &[(1, 1), (2, 2), (3, 1)]);
     let not_one = |item: &Item| item.0 != 1;
     assert_eq!(fair.take(NOW, not_one), Some((2, 0)));
@@ -93,7 +93,7 @@ fn more_clients_than_lines_share_some_in_order() {
 }
 
 #[test]
-fn those_who_left_are_forgotten() {
+fn clients_that_left_are_forgotten() {
     let mut fair = filled(10, &[(1, 3), (2, 1)]);
     fair.retain(|(class, number)| *class == 1 && *number != 1);
     assert_eq!(fair.len(), 2);
@@ -195,7 +195,7 @@ fn a_place_that_is_let_go_is_forgotten_and_nobody_is_shut_out_by_it() {
 }
 
 #[test]
-fn who_is_not_due_lets_those_go_first_who_are_of_any_client() {
+fn a_request_that_is_not_due_lets_due_ones_of_any_client_go_first() {
     let mut fair = Fair::new(100);
     fair.push(1, 1, 2_000, (1, 0));
     fair.push(1, 1, 0, (1, 1));
@@ -214,7 +214,7 @@ fn who_is_not_due_lets_those_go_first_who_are_of_any_client() {
 }
 
 #[test]
-fn an_eighth_of_the_places_is_kept_for_those_who_are_due() {
+fn an_eighth_of_the_places_is_kept_for_due_requests() {
     for (places, kept) in [(1, 0), (7, 0), (8, 1), (15, 1), (16, 2), (usize::MAX, usize::MAX / 8)] {
         let mut fair = Fair::new(100);
         fair.share_out(places);
@@ -399,7 +399,7 @@ proptest! {
     /// However the others ask, and whichever leave: between two turns of a client, each other one
     /// has one at most.
     #[test]
-    fn who_asks_a_little_waits_one_round_at_most(
+    fn a_client_with_few_requests_waits_one_round_at_most(
         before in vec((0u64..8, 1u32..5), 0..60),
         after in vec(vec((0u64..8, 1u32..5), 0..4), 0..20),
     ) {

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_form_that_is_welcome() {
+    fn the_shortest_form_that_the_client_accepts_is_sent() {
         let both = |_| true;
         for (accepted, expected) in [
             ("gzip, deflate, br, zstd", Some(Coding::Brotli)),

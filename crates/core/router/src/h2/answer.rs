@@ -35,9 +35,9 @@ impl Framing {
     }
 }
 
-/// A head that was read and written.
+/// The head of an answer that was read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct AnswerHead {
     pub framing: Framing,
     /// The length of its text.
     pub length: usize,
@@ -56,7 +56,7 @@ pub fn write(
     is_tunnel: bool,
     encoder: &mut Encoder,
     out: &mut Vec<u8>,
-) -> Result<Option<Head>, Unreadable> {
+) -> Result<Option<AnswerHead>, Unreadable> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
     let mut parsed = httparse::Response::new(&mut []);
     let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -109,7 +109,7 @@ pub fn write(
         _ if is_chunked => Framing::Chunked,
         _ => length_said.map_or(Framing::UntilClose, Framing::Length),
     };
-    Ok(Some(Head { framing, length, is_interim: said < 200 }))
+    Ok(Some(AnswerHead { framing, length, is_interim: said < 200 }))
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
     use super::super::hpack::decode::{Decoder, Fields};
     use super::*;
 
-    fn read(text: &str, is_head: bool, is_tunnel: bool) -> (Head, String) {
+    fn read(text: &str, is_head: bool, is_tunnel: bool) -> (AnswerHead, String) {
         let mut block = Vec::new();
         let head = write(text.as_bytes(), is_head, is_tunnel, &mut Encoder::default(), &mut block);
         let head = head.unwrap().unwrap();
@@ -135,7 +135,7 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\nA: B\r\n\r\nhello";
         let (head, fields) = read(text, false, false);
         assert_eq!(fields, ":status=200 content-length=5 a=B");
-        assert_eq!(head, Head { framing: Framing::Length(5), length: 63, is_interim: false });
+        assert_eq!(head, AnswerHead { framing: Framing::Length(5), length: 63, is_interim: false });
         let framing = |text: &str, is_head| read(text, is_head, false).0.framing;
         assert_eq!(framing(text, true), Framing::Empty);
         assert_eq!(framing("HTTP/1.1 204 OK\r\n\r\n", false), Framing::Empty);

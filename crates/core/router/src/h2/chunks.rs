@@ -10,7 +10,7 @@ const TRAILER_BYTES_MAX: usize = 16 * 1024;
 const LAST: &[u8] = b"\r\n0\r\n\r\n";
 
 #[derive(Debug, Default)]
-pub struct Chunks {
+pub struct ChunkReader {
     state: State,
     /// The bytes of the present chunk that are still to come.
     left: u64,
@@ -31,7 +31,7 @@ enum State {
 
 /// What the next bytes are.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ChunkStep {
     /// This many bytes of framing.
     Skip(usize),
     /// This many bytes of content; `took` is told how many of them were used.
@@ -44,13 +44,13 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-impl Chunks {
-    pub fn step(&mut self, input: &[u8]) -> Result<Step, Malformed> {
+impl ChunkReader {
+    pub fn step(&mut self, input: &[u8]) -> Result<ChunkStep, Malformed> {
         match self.state {
             State::Size => self.size(input),
             State::Content => {
                 let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-                Ok(Step::Content(left.min(input.len())))
+                Ok(ChunkStep::Content(left.min(input.len())))
             }
             State::Extension | State::Gap => {
                 let end = input.iter().position(|byte| *byte == b'\n');
@@ -63,36 +63,36 @@ impl Chunks {
                     // The digits of the next one count from here.
                     self.left = if self.state == State::Size { 0 } else { self.left };
                 }
-                Ok(Step::Skip(end.map_or(input.len(), |at| at + 1)))
+                Ok(ChunkStep::Skip(end.map_or(input.len(), |at| at + 1)))
             }
             State::Trailers => self.last_lines(input),
         }
     }
 
-    fn size(&mut self, input: &[u8]) -> Result<Step, Malformed> {
+    fn size(&mut self, input: &[u8]) -> Result<ChunkStep, Malformed> {
         for (at, byte) in input.iter().enumerate() {
             let Some(digit) = char::from(*byte).to_digit(16) else {
                 self.state = State::Extension;
-                return Ok(Step::Skip(at));
+                return Ok(ChunkStep::Skip(at));
             };
             let larger = self.left.checked_mul(16).ok_or(Malformed)?;
             self.left = larger + u64::from(digit);
         }
-        Ok(Step::Skip(input.len()))
+        Ok(ChunkStep::Skip(input.len()))
     }
 
-    fn last_lines(&mut self, input: &[u8]) -> Result<Step, Malformed> {
+    fn last_lines(&mut self, input: &[u8]) -> Result<ChunkStep, Malformed> {
         for (at, byte) in input.iter().enumerate() {
             self.trailers.push(*byte);
             let (whole, lines) = (self.trailers.ends_with(b"\r\n\r\n"), self.trailers.len());
             if whole || self.trailers == b"\r\n" {
-                return Ok(Step::End(at + 1));
+                return Ok(ChunkStep::End(at + 1));
             }
             if lines > TRAILER_BYTES_MAX {
                 return Err(Malformed);
             }
         }
-        Ok(Step::Skip(input.len()))
+        Ok(ChunkStep::Skip(input.len()))
     }
 
     /// Calls `each`, behind the end, with names and values of trailers that mean the same in the
@@ -128,17 +128,17 @@ mod tests {
 
     /// Returns content and trailers, with the input in pieces of `size` bytes.
     fn run(wire: &[u8], size: usize) -> Result<(Vec<u8>, Option<Vec<String>>), Malformed> {
-        let (mut chunks, mut content, mut end) = (Chunks::default(), Vec::new(), None);
+        let (mut chunks, mut content, mut end) = (ChunkReader::default(), Vec::new(), None);
         for mut piece in wire.chunks(size) {
             while !piece.is_empty() && end.is_none() {
                 let taken = match chunks.step(piece)? {
-                    Step::Skip(count) => count,
-                    Step::Content(count) => {
+                    ChunkStep::Skip(count) => count,
+                    ChunkStep::Content(count) => {
                         content.extend_from_slice(&piece[..count]);
                         chunks.took(count, b"");
                         count
                     }
-                    Step::End(count) => {
+                    ChunkStep::End(count) => {
                         let mut trailers = Vec::new();
                         chunks.trailers(|name, value| {
                             trailers.push(format!("{name}={}", String::from_utf8_lossy(value)));
@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn the_end_is_seen_behind_the_content() {
-        let mut chunks = Chunks::default();
-        assert_eq!(chunks.step(b"5\r\nhello\r\n0\r\n\r\n").unwrap(), Step::Skip(1));
-        assert_eq!(chunks.step(b"\r\nhello\r\n0\r\n\r\n").unwrap(), Step::Skip(2));
-        assert_eq!(chunks.step(b"hello\r\n0\r\n\r\n").unwrap(), Step::Content(5));
+        let mut chunks = ChunkReader::default();
+        assert_eq!(chunks.step(b"5\r\nhello\r\n0\r\n\r\n").unwrap(), ChunkStep::Skip(1));
+        assert_eq!(chunks.step(b"\r\nhello\r\n0\r\n\r\n").unwrap(), ChunkStep::Skip(2));
+        assert_eq!(chunks.step(b"hello\r\n0\r\n\r\n").unwrap(), ChunkStep::Content(5));
         assert!(!chunks.took(2, b"llo\r\n0\r\n\r\n"));
         assert!(chunks.took(3, b"\r\n0\r\n\r\n"));
     }

@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub use super::streams::Key;
-pub use sending::{Gone, Unsent};
+pub use super::streams::StreamKey;
+pub use sending::{StreamGone, Unsent};
 
-use self::frames::Fault;
-use super::frame::{self, Head, Kind, PREFACE, Reason, setting};
+use self::frames::H2Error;
+use super::frame::{self, FrameHead, FrameType, PREFACE, Reason, setting};
 use super::guard::Guard;
 use super::hpack::decode::{Decoder, Fields};
 use super::hpack::encode::Encoder;
-use super::request::Asked;
-use super::streams::{STREAMS_MAX, Stream, Streams, WINDOW_BYTES, Waiting};
+use super::request::RequestForm;
+use super::streams::{STREAMS_MAX, StreamState, Streams, WINDOW_BYTES, WaitingTask};
 use crate::http::HEAD_BYTES_MAX;
 
 /// Bytes that a client may send in all its streams before it is read.
@@ -40,7 +40,7 @@ pub trait Server {
     /// Returns a key unlike any other.
     fn key(&mut self) -> [u8; 16];
     /// Begins a request; `head` is as HTTP/1.1 has it.
-    fn begin(&mut self, key: Key, asked: Asked, head: &[u8]);
+    fn begin(&mut self, key: StreamKey, asked: RequestForm, head: &[u8]);
 }
 
 /// What is needed while frames are read: one for many connections.
@@ -51,7 +51,7 @@ pub struct Scratch {
 }
 
 #[derive(Debug)]
-pub struct Connection {
+pub struct H2Connection {
     /// The frames for the client.
     out: Vec<u8>,
     /// The number of bytes of the preface that have come.
@@ -75,12 +75,12 @@ pub struct Connection {
     /// The window of a new stream.
     window_at_first: i64,
     /// The streams that have something to send and lack only the room that all share.
-    queue: VecDeque<Key>,
+    queue: VecDeque<StreamKey>,
     leaving: Leaving,
     failure: Option<Reason>,
     /// Whether nothing is read any more.
     is_over: bool,
-    driver: Waiting,
+    driver: WaitingTask,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,13 +97,13 @@ struct Block {
     stream: u32,
     ended: bool,
     /// Whether what it depends on is sound: reported once the block is read.
-    priority: Result<(), Fault>,
+    priority: Result<(), H2Error>,
     bytes: Vec<u8>,
 }
 
-impl Default for Connection {
-    fn default() -> Connection {
-        let mut connection = Connection {
+impl Default for H2Connection {
+    fn default() -> H2Connection {
+        let mut connection = H2Connection {
             out: Vec::new(),
             greeted: 0,
             is_settled: false,
@@ -122,14 +122,14 @@ impl Default for Connection {
             leaving: Leaving::Not,
             failure: None,
             is_over: false,
-            driver: Waiting::default(),
+            driver: WaitingTask::default(),
         };
         connection.greet();
         connection
     }
 }
 
-impl Connection {
+impl H2Connection {
     fn greet(&mut self) {
         let head_max = u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX);
         let mut payload = Vec::new();
@@ -142,9 +142,9 @@ impl Connection {
             payload.extend_from_slice(&name.to_be_bytes());
             payload.extend_from_slice(&value.to_be_bytes());
         }
-        frame::put(&mut self.out, Kind::SETTINGS, 0, 0, &payload);
+        frame::put(&mut self.out, FrameType::SETTINGS, 0, 0, &payload);
         let more = WINDOW_BYTES_ALL - WINDOW_AT_FIRST;
-        frame::put_number(&mut self.out, Kind::WINDOW_UPDATE, 0, more);
+        frame::put_number(&mut self.out, FrameType::WINDOW_UPDATE, 0, more);
     }
 
     /// Receives what the client sent next. `age` is how long the connection has been open.
@@ -175,7 +175,7 @@ impl Connection {
         self.greeted += begun.len();
         input = rest;
         while !self.partial.is_empty() && !self.is_over {
-            let head = Head::read(&self.partial);
+            let head = FrameHead::read(&self.partial);
             let whole = frame::HEAD_BYTES + head.map_or(Ok(0), |head| length(&head))?;
             if self.partial.len() == whole
                 && let Some(head) = head
@@ -191,7 +191,7 @@ impl Connection {
             self.partial.extend_from_slice(more);
             input = rest;
         }
-        while let Some(head) = Head::read(input).filter(|_| !self.is_over) {
+        while let Some(head) = FrameHead::read(input).filter(|_| !self.is_over) {
             let end = frame::HEAD_BYTES + length(&head)?;
             let Some(payload) = input.get(frame::HEAD_BYTES..end) else { break };
             input = &input[end..];
@@ -205,7 +205,7 @@ impl Connection {
 
     fn take(
         &mut self,
-        head: &Head,
+        head: &FrameHead,
         payload: &[u8],
         scratch: &mut Scratch,
         server: &mut impl Server,
@@ -215,10 +215,10 @@ impl Connection {
         }
         match self.frame(head, payload, scratch, server) {
             Ok(()) => Ok(()),
-            Err(Fault::Connection(reason)) => Err(reason),
+            Err(H2Error::Connection(reason)) => Err(reason),
             // A stream that was never begun cannot be reset (RFC 9113, section 5.1).
-            Err(Fault::Stream(id, reason)) if id > self.last => Err(reason),
-            Err(Fault::Stream(id, reason)) => {
+            Err(H2Error::Stream(id, reason)) if id > self.last => Err(reason),
+            Err(H2Error::Stream(id, reason)) => {
                 if !self.guard.admits_error() {
                     return Err(Reason::ENHANCE_YOUR_CALM);
                 }
@@ -269,7 +269,7 @@ impl Connection {
         if self.leaving == Leaving::Not && !self.is_over {
             self.leaving = Leaving::Told;
             self.go_away(frame::STREAM_MASK, Reason::NO_ERROR);
-            frame::put(&mut self.out, Kind::PING, 0, 0, &LEAVING);
+            frame::put(&mut self.out, FrameType::PING, 0, 0, &LEAVING);
         }
     }
 
@@ -283,7 +283,7 @@ impl Connection {
     fn go_away(&mut self, last: u32, reason: Reason) {
         let mut payload = last.to_be_bytes().to_vec();
         payload.extend_from_slice(&reason.0.to_be_bytes());
-        frame::put(&mut self.out, Kind::GOAWAY, 0, 0, &payload);
+        frame::put(&mut self.out, FrameType::GOAWAY, 0, 0, &payload);
     }
 
     /// Returns whether the connection can be closed once all is sent.
@@ -308,12 +308,12 @@ impl Connection {
     }
 
     /// Returns how many bytes came in a stream and were not read.
-    pub fn ready_bytes(&mut self, key: Key) -> usize {
+    pub fn ready_bytes(&mut self, key: StreamKey) -> usize {
         self.streams.get(key).map_or(0, |stream| stream.ready().len())
     }
 
     /// Reads what came in a stream, as far as there is room.
-    pub fn read_body(&mut self, key: Key, room: &mut [u8]) -> usize {
+    pub fn read_body(&mut self, key: StreamKey, room: &mut [u8]) -> usize {
         let Some(stream) = self.streams.get(key) else { return 0 };
         let count = stream.ready().len().min(room.len());
         if count == 0 {
@@ -331,13 +331,17 @@ impl Connection {
     }
 
     /// Resolves when something can be read, with false at the end.
-    pub fn poll_more(&mut self, key: Key, cx: &Context<'_>) -> Poll<Result<bool, Gone>> {
-        let Some(stream) = self.streams.get(key) else { return Poll::Ready(Err(Gone)) };
+    pub fn poll_more(
+        &mut self,
+        key: StreamKey,
+        cx: &Context<'_>,
+    ) -> Poll<Result<bool, StreamGone>> {
+        let Some(stream) = self.streams.get(key) else { return Poll::Ready(Err(StreamGone)) };
         if !stream.ready().is_empty() {
             return Poll::Ready(Ok(true));
         }
         if stream.cut.is_some() {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamGone));
         }
         if stream.has_come {
             return Poll::Ready(Ok(false));
@@ -347,7 +351,7 @@ impl Connection {
     }
 
     /// Resolves when the client wants nothing more.
-    pub fn poll_cut(&mut self, key: Key, cx: &Context<'_>) -> Poll<()> {
+    pub fn poll_cut(&mut self, key: StreamKey, cx: &Context<'_>) -> Poll<()> {
         match self.streams.get(key) {
             Some(stream) if stream.cut.is_none() => {
                 stream.reader.wait(cx);
@@ -359,14 +363,14 @@ impl Connection {
 
     /// Gives bytes of the windows back that were read. This happens in large pieces, as each costs
     /// a frame.
-    fn give_back(&mut self, key: Key, count: u32) {
-        let expects = |stream: &&mut Stream| !stream.has_come && stream.cut.is_none();
+    fn give_back(&mut self, key: StreamKey, count: u32) {
+        let expects = |stream: &&mut StreamState| !stream.has_come && stream.cut.is_none();
         if let Some(stream) = self.streams.get(key).filter(expects) {
             stream.unsaid += count;
             if stream.unsaid >= WINDOW_BYTES / 2 {
                 let unsaid = std::mem::take(&mut stream.unsaid);
                 stream.window_in += i64::from(unsaid);
-                frame::put_number(&mut self.out, Kind::WINDOW_UPDATE, key.id, unsaid);
+                frame::put_number(&mut self.out, FrameType::WINDOW_UPDATE, key.id, unsaid);
                 self.driver.wake();
             }
         }
@@ -378,7 +382,7 @@ impl Connection {
         if self.unsaid >= WINDOW_BYTES_ALL / 2 && !self.is_over {
             let unsaid = std::mem::take(&mut self.unsaid);
             self.window_in += i64::from(unsaid);
-            frame::put_number(&mut self.out, Kind::WINDOW_UPDATE, 0, unsaid);
+            frame::put_number(&mut self.out, FrameType::WINDOW_UPDATE, 0, unsaid);
             self.driver.wake();
         }
     }
@@ -390,7 +394,7 @@ impl Connection {
 }
 
 /// Returns the length of a frame; none is longer than was agreed.
-fn length(head: &Head) -> Result<usize, Reason> {
+fn length(head: &FrameHead) -> Result<usize, Reason> {
     match head.length {
         ..=frame::PAYLOAD_BYTES_MAX => Ok(head.length),
         _ => Err(Reason::FRAME_SIZE_ERROR),

@@ -15,19 +15,19 @@ pub const PADDED: u8 = 8;
 pub const PRIORITY: u8 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind(pub u8);
+pub struct FrameType(pub u8);
 
-impl Kind {
-    pub const DATA: Kind = Kind(0);
-    pub const HEADERS: Kind = Kind(1);
-    pub const PRIORITY: Kind = Kind(2);
-    pub const RST_STREAM: Kind = Kind(3);
-    pub const SETTINGS: Kind = Kind(4);
-    pub const PUSH_PROMISE: Kind = Kind(5);
-    pub const PING: Kind = Kind(6);
-    pub const GOAWAY: Kind = Kind(7);
-    pub const WINDOW_UPDATE: Kind = Kind(8);
-    pub const CONTINUATION: Kind = Kind(9);
+impl FrameType {
+    pub const DATA: FrameType = FrameType(0);
+    pub const HEADERS: FrameType = FrameType(1);
+    pub const PRIORITY: FrameType = FrameType(2);
+    pub const RST_STREAM: FrameType = FrameType(3);
+    pub const SETTINGS: FrameType = FrameType(4);
+    pub const PUSH_PROMISE: FrameType = FrameType(5);
+    pub const PING: FrameType = FrameType(6);
+    pub const GOAWAY: FrameType = FrameType(7);
+    pub const WINDOW_UPDATE: FrameType = FrameType(8);
+    pub const CONTINUATION: FrameType = FrameType(9);
 }
 
 /// What one side agrees to (RFC 9113, section 6.5.2; the last one RFC 8441).
@@ -59,21 +59,21 @@ impl Reason {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct FrameHead {
     pub length: usize,
-    pub kind: Kind,
+    pub kind: FrameType,
     pub flags: u8,
     /// The stream; 0 for the connection itself.
     pub stream: u32,
 }
 
-impl Head {
+impl FrameHead {
     /// Reads a frame's head; `None` while it is not complete.
-    pub fn read(input: &[u8]) -> Option<Head> {
+    pub fn read(input: &[u8]) -> Option<FrameHead> {
         let [a, b, c, kind, flags, stream @ ..] = input.first_chunk::<HEAD_BYTES>()?;
-        Some(Head {
+        Some(FrameHead {
             length: usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c),
-            kind: Kind(*kind),
+            kind: FrameType(*kind),
             flags: *flags,
             stream: u32::from_be_bytes(*stream) & STREAM_MASK,
         })
@@ -94,12 +94,12 @@ impl Head {
 /// The bits that count in the number of a stream or a window: the highest means nothing.
 pub const STREAM_MASK: u32 = 0x7fff_ffff;
 
-pub fn put(out: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
-    out.extend_from_slice(&Head { length: payload.len(), kind, flags, stream }.bytes());
+pub fn put(out: &mut Vec<u8>, kind: FrameType, flags: u8, stream: u32, payload: &[u8]) {
+    out.extend_from_slice(&FrameHead { length: payload.len(), kind, flags, stream }.bytes());
     out.extend_from_slice(payload);
 }
 
-pub fn put_number(out: &mut Vec<u8>, kind: Kind, stream: u32, number: u32) {
+pub fn put_number(out: &mut Vec<u8>, kind: FrameType, stream: u32, number: u32) {
     put(out, kind, 0, stream, &number.to_be_bytes());
 }
 
@@ -124,21 +124,21 @@ pub fn put_block<T, E>(
     let first = length.min(PAYLOAD_BYTES_MAX);
     let end = if first == length { END_HEADERS } else { 0 };
     let flags = end | if ended { END_STREAM } else { 0 };
-    let head = Head { length: first, kind: Kind::HEADERS, flags, stream };
+    let head = FrameHead { length: first, kind: FrameType::HEADERS, flags, stream };
     out[start..start + HEAD_BYTES].copy_from_slice(&head.bytes());
     if first < length {
         let rest = out.split_off(start + HEAD_BYTES + first);
         let mut pieces = rest.chunks(PAYLOAD_BYTES_MAX).peekable();
         while let Some(piece) = pieces.next() {
             let flags = if pieces.peek().is_none() { END_HEADERS } else { 0 };
-            put(out, Kind::CONTINUATION, flags, stream, piece);
+            put(out, FrameType::CONTINUATION, flags, stream, piece);
         }
     }
     Ok(result)
 }
 
 /// Returns the payload without its padding; `None` if that is longer than all of it.
-pub fn unpadded(head: &Head, payload: &[u8]) -> Option<Range<usize>> {
+pub fn unpadded(head: &FrameHead, payload: &[u8]) -> Option<Range<usize>> {
     if !head.has(PADDED) {
         return Some(0..payload.len());
     }
@@ -153,9 +153,10 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_was_written() {
-        let head = Head { length: 0x01_02_03, kind: Kind(7), flags: 5, stream: 0x7a0b_0c0d };
-        assert_eq!(Head::read(&head.bytes()), Some(head));
-        assert_eq!(Head::read(&head.bytes()[..8]), None);
+        let head =
+            FrameHead { length: 0x01_02_03, kind: FrameType(7), flags: 5, stream: 0x7a0b_0c0d };
+        assert_eq!(FrameHead::read(&head.bytes()), Some(head));
+        assert_eq!(FrameHead::read(&head.bytes()[..8]), None);
     }
 
     #[test]
@@ -167,16 +168,16 @@ mod tests {
         });
         assert_eq!(written, Ok("done"));
         let (mut rest, mut seen) = (&out[..], Vec::new());
-        while let Some(head) = Head::read(rest) {
+        while let Some(head) = FrameHead::read(rest) {
             rest = &rest[HEAD_BYTES + head.length..];
             seen.push((head.kind, head.flags, head.length));
         }
         assert_eq!(
             seen,
             [
-                (Kind::HEADERS, END_STREAM, PAYLOAD_BYTES_MAX),
-                (Kind::CONTINUATION, 0, PAYLOAD_BYTES_MAX),
-                (Kind::CONTINUATION, END_HEADERS, 5),
+                (FrameType::HEADERS, END_STREAM, PAYLOAD_BYTES_MAX),
+                (FrameType::CONTINUATION, 0, PAYLOAD_BYTES_MAX),
+                (FrameType::CONTINUATION, END_HEADERS, 5),
             ]
         );
         let length = out.len();
@@ -190,11 +191,11 @@ mod tests {
 
     #[test]
     fn padding_is_left_away() {
-        let padded = Head { length: 0, kind: Kind::DATA, flags: PADDED, stream: 1 };
+        let padded = FrameHead { length: 0, kind: FrameType::DATA, flags: PADDED, stream: 1 };
         assert_eq!(unpadded(&padded, &[2, 1, 0, 0]), Some(1..2));
         assert_eq!(unpadded(&padded, &[3, 0, 0, 0]), Some(1..1));
         assert_eq!(unpadded(&padded, &[4, 0, 0, 0]), None);
         assert_eq!(unpadded(&padded, &[]), None);
-        assert_eq!(unpadded(&Head { flags: 0, ..padded }, &[4]), Some(0..1));
+        assert_eq!(unpadded(&FrameHead { flags: 0, ..padded }, &[4]), Some(0..1));
     }
 }

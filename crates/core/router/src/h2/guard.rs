@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::frame::{self, Kind};
+use super::frame::{self, FrameType};
 
 /// Units that a client may spend at once: 200 cancelled requests, or as many pings as a fast line
 /// brings.
@@ -40,12 +40,12 @@ impl Guard {
     }
 
     /// Admits the frame that the client sent next. Returns false once it is too much.
-    pub fn admits(&mut self, head: &frame::Head) -> bool {
+    pub fn admits(&mut self, head: &frame::FrameHead) -> bool {
         let cost = match head.kind {
-            Kind::DATA if head.length == 0 && !head.has(frame::END_STREAM) => COST_SMALL,
-            Kind::DATA | Kind::HEADERS | Kind::WINDOW_UPDATE => 0,
-            Kind::RST_STREAM => COST_RESET,
-            Kind::SETTINGS | Kind::CONTINUATION => COST_SMALL,
+            FrameType::DATA if head.length == 0 && !head.has(frame::END_STREAM) => COST_SMALL,
+            FrameType::DATA | FrameType::HEADERS | FrameType::WINDOW_UPDATE => 0,
+            FrameType::RST_STREAM => COST_RESET,
+            FrameType::SETTINGS | FrameType::CONTINUATION => COST_SMALL,
             // Pings, priorities, and unknown frames.
             _ => 1,
         };
@@ -73,41 +73,41 @@ impl Guard {
 mod tests {
     use super::*;
 
-    fn frame(kind: Kind, flags: u8, length: usize) -> frame::Head {
-        frame::Head { length, kind, flags, stream: 1 }
+    fn frame(kind: FrameType, flags: u8, length: usize) -> frame::FrameHead {
+        frame::FrameHead { length, kind, flags, stream: 1 }
     }
 
     /// Returns how many of these are admitted.
-    fn admitted(head: &frame::Head) -> u32 {
+    fn admitted(head: &frame::FrameHead) -> u32 {
         let mut guard = Guard::default();
         (0..100_000).find(|_| !guard.admits(head)).unwrap_or(u32::MAX)
     }
 
     #[test]
-    fn what_brings_nothing_on_is_limited() {
-        assert_eq!(admitted(&frame(Kind::RST_STREAM, 0, 4)), BUDGET_MAX / COST_RESET);
-        assert_eq!(admitted(&frame(Kind::SETTINGS, 0, 0)), BUDGET_MAX / COST_SMALL);
-        assert_eq!(admitted(&frame(Kind::DATA, 0, 0)), BUDGET_MAX / COST_SMALL);
-        assert_eq!(admitted(&frame(Kind::CONTINUATION, 0, 9)), BUDGET_MAX / COST_SMALL);
-        assert_eq!(admitted(&frame(Kind::PING, 0, 8)), BUDGET_MAX);
-        assert_eq!(admitted(&frame(Kind(99), 0, 8)), BUDGET_MAX);
+    fn frames_without_progress_are_limited() {
+        assert_eq!(admitted(&frame(FrameType::RST_STREAM, 0, 4)), BUDGET_MAX / COST_RESET);
+        assert_eq!(admitted(&frame(FrameType::SETTINGS, 0, 0)), BUDGET_MAX / COST_SMALL);
+        assert_eq!(admitted(&frame(FrameType::DATA, 0, 0)), BUDGET_MAX / COST_SMALL);
+        assert_eq!(admitted(&frame(FrameType::CONTINUATION, 0, 9)), BUDGET_MAX / COST_SMALL);
+        assert_eq!(admitted(&frame(FrameType::PING, 0, 8)), BUDGET_MAX);
+        assert_eq!(admitted(&frame(FrameType(99), 0, 8)), BUDGET_MAX);
     }
 
     #[test]
-    fn requests_bodies_and_windows_are_free() {
+    fn requests_bodies_and_windows_cost_nothing() {
         for one in [
-            frame(Kind::HEADERS, 5, 80),
-            frame(Kind::DATA, 0, 1),
-            frame(Kind::DATA, frame::END_STREAM, 0),
-            frame(Kind::WINDOW_UPDATE, 0, 4),
+            frame(FrameType::HEADERS, 5, 80),
+            frame(FrameType::DATA, 0, 1),
+            frame(FrameType::DATA, frame::END_STREAM, 0),
+            frame(FrameType::WINDOW_UPDATE, 0, 4),
         ] {
             assert_eq!(admitted(&one), u32::MAX);
         }
     }
 
     #[test]
-    fn time_and_answers_pay() {
-        let (mut guard, reset) = (Guard::default(), frame(Kind::RST_STREAM, 0, 4));
+    fn time_and_answers_restore_the_allowance() {
+        let (mut guard, reset) = (Guard::default(), frame(FrameType::RST_STREAM, 0, 4));
         while guard.admits(&reset) {}
         guard.answered();
         assert!(guard.admits(&reset) && !guard.admits(&reset));

@@ -7,15 +7,15 @@ use crate::http::syntax::{Class, content_length};
 
 /// The reason why a request goes nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RequestRefused {
     /// The request is against the rules of HTTP/2.
     Malformed,
     Status(u16),
 }
 
-/// A request whose head was written as HTTP/1.1.
+/// The form of a request whose head was written as HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestForm {
     /// Whether its body is of unknown length, and comes in chunks.
     pub chunked: bool,
     pub is_head: bool,
@@ -44,22 +44,22 @@ pub fn write(
     ended: bool,
     key: impl FnOnce() -> [u8; 16],
     out: &mut Vec<u8>,
-) -> Result<Asked, Refused> {
+) -> Result<RequestForm, RequestRefused> {
     let (pseudo, rest) = Pseudo::read(fields)?;
-    let method = pseudo.method.ok_or(Refused::Malformed)?;
+    let method = pseudo.method.ok_or(RequestRefused::Malformed)?;
     let is_tunnel = pseudo.protocol.is_some();
     let target = pseudo.target(method)?;
     let regular = Regular::read(fields, rest)?;
     if let (Some(authority), Some(host)) = (pseudo.authority, regular.host)
         && !authority.eq_ignore_ascii_case(host)
     {
-        return Err(Refused::Malformed);
+        return Err(RequestRefused::Malformed);
     }
     if ended && !matches!(regular.length, None | Some(0)) {
-        return Err(Refused::Malformed);
+        return Err(RequestRefused::Malformed);
     }
     if pseudo.protocol.is_some_and(|protocol| !protocol.eq_ignore_ascii_case(b"websocket")) {
-        return Err(Refused::Status(501));
+        return Err(RequestRefused::Status(501));
     }
     put(out, &[if is_tunnel { b"GET" } else { method }, b" ", target, b" HTTP/1.1\r\n"]);
     // A request that names no host is refused for that by whatever reads this.
@@ -91,15 +91,15 @@ pub fn write(
         put(out, &[b"Sec-WebSocket-Key: ", key.as_bytes(), b"\r\n"]);
     }
     put(out, &[b"\r\n"]);
-    Ok(Asked { chunked, is_head: method == b"HEAD", is_tunnel, length })
+    Ok(RequestForm { chunked, is_head: method == b"HEAD", is_tunnel, length })
 }
 
 /// Writes trailers behind the last chunk of a body.
-pub fn write_trailers(fields: &Fields, out: &mut Vec<u8>) -> Result<(), Refused> {
+pub fn write_trailers(fields: &Fields, out: &mut Vec<u8>) -> Result<(), RequestRefused> {
     put(out, &[b"0\r\n"]);
     for (name, value) in fields.iter() {
         if !(is_name(name) && is_value(value)) {
-            return Err(Refused::Malformed);
+            return Err(RequestRefused::Malformed);
         }
         // The name is text already.
         if !std::str::from_utf8(name).is_ok_and(is_of_connection) {
@@ -112,7 +112,7 @@ pub fn write_trailers(fields: &Fields, out: &mut Vec<u8>) -> Result<(), Refused>
 
 impl<'a> Pseudo<'a> {
     /// Reads the pseudo-header fields, which come first, and returns how many there were.
-    fn read(fields: &'a Fields) -> Result<(Pseudo<'a>, usize), Refused> {
+    fn read(fields: &'a Fields) -> Result<(Pseudo<'a>, usize), RequestRefused> {
         let (mut pseudo, mut count) = (Pseudo::default(), 0);
         for (name, value) in fields.iter().take_while(|(name, _)| name.first() == Some(&b':')) {
             let place = match name {
@@ -121,32 +121,32 @@ impl<'a> Pseudo<'a> {
                 b":authority" => &mut pseudo.authority,
                 b":path" => &mut pseudo.path,
                 b":protocol" => &mut pseudo.protocol,
-                _ => return Err(Refused::Malformed),
+                _ => return Err(RequestRefused::Malformed),
             };
             // Neither spaces nor ends of lines are allowed: all of them are in one line there.
             let is_sound = value.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
             if place.replace(value).is_some() || !is_sound {
-                return Err(Refused::Malformed);
+                return Err(RequestRefused::Malformed);
             }
             count += 1;
         }
         Ok((pseudo, count))
     }
 
-    fn target(&self, method: &[u8]) -> Result<&'a [u8], Refused> {
+    fn target(&self, method: &[u8]) -> Result<&'a [u8], RequestRefused> {
         if method.is_empty() || !IN_METHODS.has_all(method) {
-            return Err(Refused::Malformed);
+            return Err(RequestRefused::Malformed);
         }
         if method == b"CONNECT" && self.protocol.is_none() {
             return match (self.authority, self.scheme, self.path) {
                 (Some(authority), None, None) => Ok(authority),
-                _ => Err(Refused::Malformed),
+                _ => Err(RequestRefused::Malformed),
             };
         }
         let is_whole = self.scheme.is_some_and(|scheme| !scheme.is_empty())
             && (self.protocol.is_none() || (method == b"CONNECT" && self.authority.is_some()));
         let is_path = |path: &&[u8]| path.first() == Some(&b'/') || *path == b"*";
-        self.path.filter(is_path).filter(|_| is_whole).ok_or(Refused::Malformed)
+        self.path.filter(is_path).filter(|_| is_whole).ok_or(RequestRefused::Malformed)
     }
 }
 
@@ -158,7 +158,7 @@ struct Regular<'a> {
 
 impl<'a> Regular<'a> {
     /// Reads the fields behind the first `skip`, each of which must be a regular one.
-    fn read(fields: &'a Fields, skip: usize) -> Result<Regular<'a>, Refused> {
+    fn read(fields: &'a Fields, skip: usize) -> Result<Regular<'a>, RequestRefused> {
         let mut regular = Regular::default();
         for (name, value) in fields.iter().skip(skip) {
             let is_allowed = is_name(name)
@@ -175,7 +175,7 @@ impl<'a> Regular<'a> {
                     _ => true,
                 };
             if !is_allowed {
-                return Err(Refused::Malformed);
+                return Err(RequestRefused::Malformed);
             }
         }
         Ok(regular)
@@ -249,7 +249,7 @@ mod tests {
         fields
     }
 
-    fn read(list: &[(&str, &str)], ended: bool) -> Result<(Asked, String), Refused> {
+    fn read(list: &[(&str, &str)], ended: bool) -> Result<(RequestForm, String), RequestRefused> {
         let mut out = Vec::new();
         let asked = write(&fields(list), ended, || *b"the sample nonce", &mut out)?;
         Ok((asked, String::from_utf8(out).unwrap()))
@@ -340,7 +340,7 @@ mod tests {
             bad.push(list);
         }
         for list in bad {
-            assert_eq!(read(&list, true).unwrap_err(), Refused::Malformed, "{list:?}");
+            assert_eq!(read(&list, true).unwrap_err(), RequestRefused::Malformed, "{list:?}");
         }
     }
 
@@ -364,7 +364,7 @@ mod tests {
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         );
         assert!(asked.is_tunnel && !asked.chunked);
-        assert_eq!(read(&asking("connect-udp"), false).unwrap_err(), Refused::Status(501));
+        assert_eq!(read(&asking("connect-udp"), false).unwrap_err(), RequestRefused::Status(501));
     }
 
     #[test]
@@ -373,7 +373,7 @@ mod tests {
         write_trailers(&fields(&[("a", "b"), ("te", "x")]), &mut out).unwrap();
         assert_eq!(out, b"0\r\na: b\r\n\r\n");
         for bad in [(":path", "/"), ("X", "y"), ("x", "\n")] {
-            assert_eq!(write_trailers(&fields(&[bad]), &mut out), Err(Refused::Malformed));
+            assert_eq!(write_trailers(&fields(&[bad]), &mut out), Err(RequestRefused::Malformed));
         }
     }
 }

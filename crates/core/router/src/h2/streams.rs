@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::task::{Context, Waker};
 
-use super::request::Asked;
+use super::request::RequestForm;
 
 /// Streams that a client may have at a time; browsers ask for about 100 at once at the most.
 pub const STREAMS_MAX: usize = 128;
@@ -21,13 +21,13 @@ const KEPT_MAX: usize = 8;
 
 /// The name of a stream for what serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct StreamKey {
     slot: usize,
     pub id: u32,
 }
 
 #[derive(Debug, Default)]
-pub struct Stream {
+pub struct StreamState {
     /// The bytes to be read next, as HTTP/1.1.
     pub incoming: Vec<u8>,
     /// The number of these that were read.
@@ -51,8 +51,8 @@ pub struct Stream {
     pub cut: Option<Cut>,
     /// Whether it is counted as one that is over.
     is_over: bool,
-    pub reader: Waiting,
-    pub writer: Waiting,
+    pub reader: WaitingTask,
+    pub writer: WaitingTask,
 }
 
 /// The side that ended it before its time.
@@ -64,7 +64,7 @@ pub enum Cut {
 
 /// The way in which a stream ended that is no longer here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum StreamEnd {
     Whole,
     Cut(Cut),
     /// It is too long ago, or it never was.
@@ -73,9 +73,9 @@ pub enum Ended {
 
 /// The task that is to be woken.
 #[derive(Debug, Default)]
-pub struct Waiting(Option<Waker>);
+pub struct WaitingTask(Option<Waker>);
 
-impl Waiting {
+impl WaitingTask {
     /// Registers a task. One that only looks, with a waker that does nothing, takes nobody's place.
     pub fn wait(&mut self, cx: &Context<'_>) {
         if looks_only(cx) {
@@ -98,7 +98,7 @@ pub fn looks_only(cx: &Context<'_>) -> bool {
     cx.waker().will_wake(Waker::noop())
 }
 
-impl Stream {
+impl StreamState {
     pub fn ready(&self) -> &[u8] {
         &self.incoming[self.taken..]
     }
@@ -125,11 +125,11 @@ impl Stream {
 pub struct Streams {
     /// The streams by slots; 0 if one is free.
     ids: Vec<u32>,
-    slots: Vec<Stream>,
+    slots: Vec<StreamState>,
     held: usize,
     open: usize,
     /// The streams that are over, the newest last.
-    ended: VecDeque<(u32, Ended)>,
+    ended: VecDeque<(u32, StreamEnd)>,
 }
 
 impl Streams {
@@ -142,42 +142,48 @@ impl Streams {
         self.open < STREAMS_MAX && self.held < HELD_MAX
     }
 
-    pub fn begin(&mut self, id: u32, asked: &Asked, has_come: bool, window_out: i64) -> Key {
+    pub fn begin(
+        &mut self,
+        id: u32,
+        asked: &RequestForm,
+        has_come: bool,
+        window_out: i64,
+    ) -> StreamKey {
         let slot = self.ids.iter().position(|id| *id == 0).unwrap_or_else(|| {
             self.ids.push(0);
-            self.slots.push(Stream::default());
+            self.slots.push(StreamState::default());
             self.ids.len() - 1
         });
         self.ids[slot] = id;
-        self.slots[slot] = Stream {
+        self.slots[slot] = StreamState {
             left: asked.length,
             chunked: asked.chunked,
             window_in: i64::from(WINDOW_BYTES),
             window_out,
             has_come,
-            ..Stream::default()
+            ..StreamState::default()
         };
         self.held += 1;
         self.open += 1;
-        Key { slot, id }
+        StreamKey { slot, id }
     }
 
-    pub fn find(&self, id: u32) -> Option<Key> {
+    pub fn find(&self, id: u32) -> Option<StreamKey> {
         let slot = self.ids.iter().position(|held| *held == id)?;
-        Some(Key { slot, id })
+        Some(StreamKey { slot, id })
     }
 
-    pub fn get(&mut self, key: Key) -> Option<&mut Stream> {
+    pub fn get(&mut self, key: StreamKey) -> Option<&mut StreamState> {
         (self.ids.get(key.slot) == Some(&key.id)).then(|| &mut self.slots[key.slot])
     }
 
-    pub fn all(&mut self) -> impl Iterator<Item = &mut Stream> {
+    pub fn all(&mut self) -> impl Iterator<Item = &mut StreamState> {
         let held = self.ids.iter().zip(&mut self.slots);
         held.filter(|(id, _)| **id != 0).map(|(_, stream)| stream)
     }
 
     /// Counts a stream that was changed as over if it is now.
-    pub fn settle(&mut self, key: Key) {
+    pub fn settle(&mut self, key: StreamKey) {
         let Some(stream) = self.get(key) else { return };
         let is_over = stream.cut.is_some() || (stream.has_come && stream.is_sent);
         if is_over && !stream.is_over {
@@ -187,7 +193,7 @@ impl Streams {
     }
 
     /// Cuts a stream: nothing more is read or sent in it.
-    pub fn cut(&mut self, key: Key, by: Cut) {
+    pub fn cut(&mut self, key: StreamKey, by: Cut) {
         if let Some(stream) = self.get(key) {
             stream.cut.get_or_insert(by);
             stream.wake();
@@ -197,15 +203,15 @@ impl Streams {
 
     pub fn cut_all(&mut self) {
         let keys = self.ids.iter().enumerate().filter(|(_, id)| **id != 0);
-        let keys: Vec<Key> = keys.map(|(slot, id)| Key { slot, id: *id }).collect();
+        let keys: Vec<StreamKey> = keys.map(|(slot, id)| StreamKey { slot, id: *id }).collect();
         keys.into_iter().for_each(|key| self.cut(key, Cut::ByClient));
     }
 
     /// Ends a stream that nothing serves any more.
-    pub fn end(&mut self, key: Key) {
+    pub fn end(&mut self, key: StreamKey) {
         let Some(stream) = self.get(key) else { return };
-        let ended = stream.cut.map_or(Ended::Whole, Ended::Cut);
-        *stream = Stream::default();
+        let ended = stream.cut.map_or(StreamEnd::Whole, StreamEnd::Cut);
+        *stream = StreamState::default();
         self.ids[key.slot] = 0;
         self.held -= 1;
         if self.held == 0 && self.slots.capacity() > KEPT_MAX {
@@ -214,15 +220,15 @@ impl Streams {
         self.remember(key.id, ended);
     }
 
-    pub fn remember(&mut self, id: u32, ended: Ended) {
+    pub fn remember(&mut self, id: u32, ended: StreamEnd) {
         if self.ended.len() == REMEMBERED_MAX {
             self.ended.pop_front();
         }
         self.ended.push_back((id, ended));
     }
 
-    pub fn how_ended(&self, id: u32) -> Ended {
+    pub fn how_ended(&self, id: u32) -> StreamEnd {
         let known = self.ended.iter().rev().find(|(one, _)| *one == id);
-        known.map_or(Ended::Unknown, |(_, ended)| *ended)
+        known.map_or(StreamEnd::Unknown, |(_, ended)| *ended)
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{Error, ErrorKind};
 
 use super::answer::Framing;
-use super::chunks::{Chunks, Malformed, Step};
+use super::chunks::{ChunkReader, ChunkStep, Malformed};
 use crate::http::HEAD_BYTES_MAX;
 
 /// Bytes that a head may have, with what the router adds to one.
@@ -62,12 +62,12 @@ impl HeadText {
 #[derive(Debug)]
 pub struct BodyText {
     framing: Framing,
-    chunks: Chunks,
+    chunks: ChunkReader,
 }
 
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum TextPiece {
     /// This many bytes that say nothing in frames.
     Framing(usize),
     /// At most this many bytes of content; `took` is told how many of them were used.
@@ -86,7 +86,7 @@ pub struct Took {
 
 impl BodyText {
     pub fn new(framing: Framing) -> BodyText {
-        BodyText { framing, chunks: Chunks::default() }
+        BodyText { framing, chunks: ChunkReader::default() }
     }
 
     /// Returns whether the body ends where its sender closes.
@@ -94,26 +94,26 @@ impl BodyText {
         self.framing == Framing::UntilClose
     }
 
-    pub fn chunks(&self) -> &Chunks {
+    pub fn chunks(&self) -> &ChunkReader {
         &self.chunks
     }
 
     /// Returns what some bytes begin with, of which there must be any.
-    pub fn next(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+    pub fn next(&mut self, bytes: &[u8]) -> Result<TextPiece, Malformed> {
         match self.framing {
-            Framing::Empty => Ok(Piece::Framing(bytes.len())),
+            Framing::Empty => Ok(TextPiece::Framing(bytes.len())),
             Framing::Length(left) => {
                 let left = usize::try_from(left).unwrap_or(usize::MAX);
-                Ok(Piece::Content(left.min(bytes.len())))
+                Ok(TextPiece::Content(left.min(bytes.len())))
             }
-            Framing::UntilClose => Ok(Piece::Content(bytes.len())),
+            Framing::UntilClose => Ok(TextPiece::Content(bytes.len())),
             Framing::Chunked => loop {
                 match self.chunks.step(bytes)? {
                     // The next part begins here.
-                    Step::Skip(0) => {}
-                    Step::Skip(count) => return Ok(Piece::Framing(count)),
-                    Step::Content(count) => return Ok(Piece::Content(count)),
-                    Step::End(count) => return Ok(Piece::End(count)),
+                    ChunkStep::Skip(0) => {}
+                    ChunkStep::Skip(count) => return Ok(TextPiece::Framing(count)),
+                    ChunkStep::Content(count) => return Ok(TextPiece::Content(count)),
+                    ChunkStep::End(count) => return Ok(TextPiece::End(count)),
                 }
             },
         }
@@ -158,19 +158,19 @@ mod tests {
     #[test]
     fn content_is_found_in_every_framing() {
         let mut body = BodyText::new(Framing::Length(5));
-        assert_eq!(body.next(b"ab"), Ok(Piece::Content(2)));
+        assert_eq!(body.next(b"ab"), Ok(TextPiece::Content(2)));
         assert_eq!(body.took(b"ab", 2), Took { used: 2, ended: false });
-        assert_eq!(body.next(b"cdefg"), Ok(Piece::Content(3)));
+        assert_eq!(body.next(b"cdefg"), Ok(TextPiece::Content(3)));
         assert_eq!(body.took(b"cdefg", 3), Took { used: 3, ended: true });
         let mut body = BodyText::new(Framing::Chunked);
-        assert_eq!(body.next(b"2\r\nab"), Ok(Piece::Framing(1)));
-        assert_eq!(body.next(b"\r\nab\r\n0\r\n\r\n"), Ok(Piece::Framing(2)));
-        assert_eq!(body.next(b"ab\r\n0\r\n\r\n"), Ok(Piece::Content(2)));
+        assert_eq!(body.next(b"2\r\nab"), Ok(TextPiece::Framing(1)));
+        assert_eq!(body.next(b"\r\nab\r\n0\r\n\r\n"), Ok(TextPiece::Framing(2)));
+        assert_eq!(body.next(b"ab\r\n0\r\n\r\n"), Ok(TextPiece::Content(2)));
         assert_eq!(body.took(b"ab\r\n0\r\n\r\n", 1), Took { used: 1, ended: false });
         assert_eq!(body.took(b"b\r\n0\r\n\r\n", 1), Took { used: 8, ended: true });
         let mut body = BodyText::new(Framing::UntilClose);
-        assert_eq!(body.next(b"abc"), Ok(Piece::Content(3)));
+        assert_eq!(body.next(b"abc"), Ok(TextPiece::Content(3)));
         assert_eq!(body.took(b"abc", 3), Took { used: 3, ended: false });
-        assert_eq!(BodyText::new(Framing::Empty).next(b"abc"), Ok(Piece::Framing(3)));
+        assert_eq!(BodyText::new(Framing::Empty).next(b"abc"), Ok(TextPiece::Framing(3)));
     }
 }

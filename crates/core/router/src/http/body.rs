@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_chunks_are_refused() {
         for bad in [
             "\r\n",
             "x\r\n",

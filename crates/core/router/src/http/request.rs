@@ -57,19 +57,19 @@ const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "
 const REQUEST_ID_LENGTH_MAX: usize = 128;
 
 /// The sender of a request, for the headers that name it.
-pub struct Origin {
+pub struct RequestOrigin {
     pub peer: IpAddr,
     pub request_id: u64,
     /// Whether it is the router of another member, which has written all of these headers.
     pub is_router: bool,
     /// Whether it asked inside TLS.
     pub is_secure: bool,
-    pub telling: Telling,
+    pub forwarded: ForwardedFields,
 }
 
-/// What an instance is told of the sender, beyond what the client said.
+/// The fields that tell an instance of the sender, beyond what the client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum ForwardedFields {
     /// Not a byte of the head is changed.
     Nothing,
     /// `X-Forwarded-For`, `-Proto`, `-Host` and `X-Request-Id`.
@@ -82,12 +82,12 @@ pub enum Telling {
 /// for its last line.
 pub fn parse(
     buffer: &[u8],
-    origin: &Origin,
+    origin: &RequestOrigin,
     out: &mut Vec<u8>,
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_READ_MAX];
     let Some(read) = Read::of(buffer, origin, &mut headers)? else { return Ok(None) };
-    let spent = if origin.telling == Telling::Nothing {
+    let spent = if origin.forwarded == ForwardedFields::Nothing {
         out.clear();
         out.extend_from_slice(&buffer[..read.length - b"\r\n".len()]);
         false
@@ -100,12 +100,12 @@ pub fn parse(
 /// Parses a client's head that goes to no instance, and is therefore not written. Returns `None`
 /// also if it is refused: to be parsed again by the code that says why.
 pub fn look(buffer: &[u8]) -> Option<RequestHead> {
-    const NOBODY: Origin = Origin {
+    const NOBODY: RequestOrigin = RequestOrigin {
         peer: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         request_id: 0,
         is_router: false,
         is_secure: false,
-        telling: Telling::Nothing,
+        forwarded: ForwardedFields::Nothing,
     };
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_READ_MAX];
     let read = Read::of(buffer, &NOBODY, &mut headers).ok()??;
@@ -118,14 +118,14 @@ struct Read<'h, 'b> {
     modern: bool,
     headers: &'h [httparse::Header<'b>],
     facts: Facts<'b>,
-    line: write::Line<'b>,
+    line: write::RequestLine<'b>,
     host: Option<&'b str>,
 }
 
 impl<'h, 'b> Read<'h, 'b> {
     fn of(
         buffer: &'b [u8],
-        origin: &Origin,
+        origin: &RequestOrigin,
         headers: &'h mut [MaybeUninit<httparse::Header<'b>>],
     ) -> Result<Option<Read<'h, 'b>>, Refusal> {
         let mut request = httparse::Request::new(&mut []);
@@ -160,7 +160,7 @@ impl<'h, 'b> Read<'h, 'b> {
             return Err(Refusal(400, "The Host of the request is no name."));
         }
         let host = authority.or(facts.host.map(|host| std::str::from_utf8(host).unwrap_or("")));
-        let line = write::Line { method, target, host: host.unwrap_or("") };
+        let line = write::RequestLine { method, target, host: host.unwrap_or("") };
         Ok(Some(Read { length, modern, headers, facts, line, host }))
     }
 
@@ -322,7 +322,7 @@ impl<'a> Facts<'a> {
 fn split_target<'a>(
     method: &str,
     target: &'a str,
-    origin: &Origin,
+    origin: &RequestOrigin,
 ) -> Result<(&'a str, Option<&'a str>), Refusal> {
     const NO_PATH: Refusal = Refusal(400, "The request's target is no path.");
     if !is_target(target) {
@@ -357,13 +357,13 @@ mod tests {
         read_from(text, false)
     }
 
-    fn origin(is_router: bool, telling: Telling) -> Origin {
+    fn origin(is_router: bool, forwarded: ForwardedFields) -> RequestOrigin {
         let peer = IpAddr::from([192, 0, 2, 7]);
-        Origin { peer, request_id: 5, is_router, is_secure: false, telling }
+        RequestOrigin { peer, request_id: 5, is_router, is_secure: false, forwarded }
     }
 
     fn read_from(text: &[u8], is_router: bool) -> Result<Option<(RequestHead, String)>, Refusal> {
-        let origin = origin(is_router, Telling::Usual);
+        let origin = origin(is_router, ForwardedFields::Usual);
         let mut out = Vec::new();
         let head = parse(text, &origin, &mut out)?;
         Ok(head.map(|head| (head, String::from_utf8_lossy(&out).into_owned())))
@@ -404,7 +404,7 @@ mod tests {
     fn a_transparent_router_changes_nothing() {
         let text = b"POST http://a.b/x?y HTTP/1.1\r\nhOST:c\r\nConnection: close, x\r\nX:  1\r\n\
             Expect: 100-continue\r\nTransfer-Encoding: chunked\r\nX-Forwarded-For: me\r\n\r\n";
-        let origin = origin(false, Telling::Nothing);
+        let origin = origin(false, ForwardedFields::Nothing);
         let mut out = b"of the last request".to_vec();
         let head = parse(text, &origin, &mut out).unwrap().unwrap();
         assert_eq!([&out[..], b"\r\n"].concat(), text);

@@ -33,10 +33,10 @@ const NEVER: [&str; 21] = [
 
 /// The trailers as far as they have come. Small if there are none, as nearly always.
 #[derive(Clone, Debug, Default)]
-pub struct Trailers(Option<Box<Lines>>);
+pub struct Trailers(Option<Box<TrailerLines>>);
 
 #[derive(Clone, Debug, Default)]
-struct Lines {
+struct TrailerLines {
     bytes: Vec<u8>,
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_head_should_have_said_does_not_trail() {
+    fn fields_that_belong_in_the_head_are_dropped_from_trailers() {
         for name in ["Digest", "x-sum", "grpc-status", "Server-Timing", "x-forward", "a"] {
             assert!(may_trail(name), "{name}");
         }

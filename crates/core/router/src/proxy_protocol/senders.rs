@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_as_they_are_written_and_others_are_refused() {
+    fn networks_are_read_back_and_nonsense_is_refused() {
         for text in ["any", "10.0.0.5/32", "10.1.0.0/16,2001:db8::/32"] {
             assert_eq!(text.parse::<Senders>().unwrap().to_string(), text);
         }

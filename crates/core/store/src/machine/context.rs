@@ -3,7 +3,7 @@
 
 use model::Timestamp;
 
-use super::queue::{DiskQueue, Waiting};
+use super::queue::{DiskQueue, QueuedItem};
 use super::stamps::Stamps;
 use crate::event::{Effect, Ticket};
 use crate::replica::{Horizons, Replica};
@@ -19,14 +19,14 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    pub fn wait(&mut self, waiting: Waiting) {
+    pub fn wait(&mut self, waiting: QueuedItem) {
         self.queue.wait(waiting, self.effects);
     }
 
     /// Queues higher horizons; lower ones are no news.
     pub fn raise_to(&mut self, horizons: Horizons) {
         if horizons.max(self.replica.horizons()) != self.replica.horizons() {
-            self.wait(Waiting::Horizons(horizons));
+            self.wait(QueuedItem::Horizons(horizons));
         }
     }
 

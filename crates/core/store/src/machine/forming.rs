@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use super::BATCH_WRITES_MAX;
 use super::context::Context;
-use super::queue::Waiting;
-use crate::commit::{Action, Commit, Location, Position};
-use crate::event::{Change, Effect, Entry, Origin, Standing, Ticket, Unwritten, Write};
+use super::queue::QueuedItem;
+use crate::commit::{CommitAction, Commit, Location, Position};
+use crate::event::{Change, Effect, BatchEntry, Origin, Standing, Ticket, Unwritten, Write};
 use crate::replica::Horizons;
 use crate::sync::Sync;
 use crate::sync::members::is_roster_key;
 use crate::sync::message::Carried;
 
 pub(super) struct Forming {
-    entries: Vec<Entry>,
+    entries: Vec<BatchEntry>,
     /// Whether the keys that this very batch writes will have a value.
     written: Written,
     /// The horizons as they will be when the batch is applied.
@@ -58,48 +58,48 @@ impl Forming {
     }
 
     /// Returns the batch, which says whose it is if the log does not know that yet.
-    pub fn finish(self, introduced: Option<Standing>) -> Vec<Entry> {
+    pub fn finish(self, introduced: Option<Standing>) -> Vec<BatchEntry> {
         let mut entries = self.entries;
         if let Some(standing) = introduced
             && !entries.is_empty()
-            && !entries.iter().any(|e| matches!(e, Entry::Standing(_)))
+            && !entries.iter().any(|e| matches!(e, BatchEntry::Standing(_)))
         {
-            entries.insert(0, Entry::Standing(standing));
+            entries.insert(0, BatchEntry::Standing(standing));
         }
         entries
     }
 
     /// Takes in what waited, unless there is nothing to write any more.
-    pub fn take(&mut self, waiting: Waiting, sync: &mut Sync, cx: &mut Context<'_>) {
+    pub fn take(&mut self, waiting: QueuedItem, sync: &mut Sync, cx: &mut Context<'_>) {
         let entry = match waiting {
-            Waiting::Horizons(raised) => self.raised(raised, cx),
-            Waiting::Move(ticket, at) => moved(ticket, at, cx),
-            Waiting::Arrived(at) => arrived(at, cx),
-            Waiting::Write(write) => self.written(write, cx),
-            Waiting::Anew(Write { ticket, key, change, .. }) => {
+            QueuedItem::Horizons(raised) => self.raised(raised, cx),
+            QueuedItem::Move(ticket, at) => moved(ticket, at, cx),
+            QueuedItem::Arrived(at) => arrived(at, cx),
+            QueuedItem::Write(write) => self.written(write, cx),
+            QueuedItem::Anew(Write { ticket, key, change, .. }) => {
                 cx.queue.reissue(ticket);
                 Some(self.commit(ticket, key.into(), change, cx))
             }
-            Waiting::Admit { carried, origin, horizons } => {
+            QueuedItem::Admit { carried, origin, horizons } => {
                 self.admitted(carried, origin, horizons, sync, cx)
             }
-            Waiting::Vector => Some(sync.vector_entry(cx)),
-            Waiting::Copied { vector, garbage } => Some(sync.copied_entry(&vector, garbage, cx)),
-            Waiting::Standing => Some(Entry::Standing(sync.standing())),
-            Waiting::Forget(positions) => {
-                Some(Entry::Forgotten { positions, clock: cx.stamps.last() })
+            QueuedItem::Vector => Some(sync.vector_entry(cx)),
+            QueuedItem::Copied { vector, garbage } => Some(sync.copied_entry(&vector, garbage, cx)),
+            QueuedItem::Standing => Some(BatchEntry::Standing(sync.standing())),
+            QueuedItem::Forget(positions) => {
+                Some(BatchEntry::Forgotten { positions, clock: cx.stamps.last() })
             }
         };
         self.entries.extend(entry);
     }
 
-    fn raised(&mut self, raised: Horizons, cx: &Context<'_>) -> Option<Entry> {
+    fn raised(&mut self, raised: Horizons, cx: &Context<'_>) -> Option<BatchEntry> {
         self.horizons = self.horizons.max(raised);
         let rises = self.horizons != cx.replica.horizons();
-        rises.then_some(Entry::Horizons(self.horizons))
+        rises.then_some(BatchEntry::Horizons(self.horizons))
     }
 
-    fn written(&mut self, write: Write, cx: &mut Context<'_>) -> Option<Entry> {
+    fn written(&mut self, write: Write, cx: &mut Context<'_>) -> Option<BatchEntry> {
         let Write { ticket, key, change, only_over } = write;
         let key: Arc<str> = key.into();
         let earlier = self.written.get(&key);
@@ -124,9 +124,9 @@ impl Forming {
         key: Arc<str>,
         change: Change,
         cx: &mut Context<'_>,
-    ) -> Entry {
+    ) -> BatchEntry {
         self.written.note(&key, change.lives(cx.now));
-        Entry::Commit { ticket, commit: stamped(cx.stamps.position(cx.now), key, change) }
+        BatchEntry::Commit { ticket, commit: stamped(cx.stamps.position(cx.now), key, change) }
     }
 
     fn admitted(
@@ -136,22 +136,22 @@ impl Forming {
         horizons: Option<Horizons>,
         sync: &mut Sync,
         cx: &mut Context<'_>,
-    ) -> Option<Entry> {
+    ) -> Option<BatchEntry> {
         if horizons.is_some_and(|wanted| wanted != self.horizons) {
             cx.release(ticket);
             sync.outdated(origin, cx);
             return None;
         }
         cx.stamps.learn(commit.at.stamp);
-        self.entries.extend(sync.catch_up_again(&commit).map(Entry::Standing));
-        Some(Entry::Foreign { ticket, commit, origin })
+        self.entries.extend(sync.catch_up_again(&commit).map(BatchEntry::Standing));
+        Some(BatchEntry::Foreign { ticket, commit, origin })
     }
 }
 
-fn moved(ticket: Ticket, at: Position, cx: &mut Context<'_>) -> Option<Entry> {
+fn moved(ticket: Ticket, at: Position, cx: &mut Context<'_>) -> Option<BatchEntry> {
     match cx.replica.history().get(at) {
         Some(commit) if matches!(commit.location, Location::Log { .. }) => {
-            Some(Entry::Moved { ticket, commit: commit.clone() })
+            Some(BatchEntry::Moved { ticket, commit: commit.clone() })
         }
         _ => {
             cx.effects.push(Effect::Acknowledge { ticket, cid: None });
@@ -160,11 +160,11 @@ fn moved(ticket: Ticket, at: Position, cx: &mut Context<'_>) -> Option<Entry> {
     }
 }
 
-fn arrived(at: Position, cx: &Context<'_>) -> Option<Entry> {
+fn arrived(at: Position, cx: &Context<'_>) -> Option<BatchEntry> {
     let commit = cx.replica.history().get(at)?;
     let absent = commit.location == Location::Nowhere;
     let commit = Commit { location: Location::File, ..commit.clone() };
-    absent.then_some(Entry::Arrived { commit })
+    absent.then_some(BatchEntry::Arrived { commit })
 }
 
 fn stamped(at: Position, key: Arc<str>, change: Change) -> Commit {
@@ -172,12 +172,12 @@ fn stamped(at: Position, key: Arc<str>, change: Change) -> Commit {
     let in_log = Location::Log { segment: 0, offset: 0 };
     let (action, location) = match change {
         Change::SetInline { hash, sha1, size, expires } => {
-            (Action::Set { hash, sha1, size, expires }, in_log)
+            (CommitAction::Set { hash, sha1, size, expires }, in_log)
         }
         Change::SetFile { hash, sha1, size, expires } => {
-            (Action::Set { hash, sha1, size, expires }, Location::File)
+            (CommitAction::Set { hash, sha1, size, expires }, Location::File)
         }
-        Change::Delete => (Action::Delete, Location::Nowhere),
+        Change::Delete => (CommitAction::Delete, Location::Nowhere),
     };
     Commit { at, key, action, location }
 }

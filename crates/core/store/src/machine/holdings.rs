@@ -5,7 +5,7 @@ use model::{Key, Timestamp};
 
 use super::EXPIRIES_PER_TICK_MAX;
 use crate::clock::Stamp;
-use crate::commit::{Action, Commit, Location, Position};
+use crate::commit::{CommitAction, Commit, Location, Position};
 use crate::event::{Effect, Ticket};
 use crate::replica::{Admitted, Horizons, Replica};
 use crate::watch::Arrivals;
@@ -49,7 +49,7 @@ impl Holdings {
             Admitted::Winner => commit,
             // Whatever ended the value, it is no longer there.
             Admitted::Ended => {
-                Commit { action: Action::Delete, location: Location::Nowhere, ..commit }
+                Commit { action: CommitAction::Delete, location: Location::Nowhere, ..commit }
             }
             _ => return,
         };

@@ -7,7 +7,7 @@ use model::Timestamp;
 
 use super::WRITES_WAITING_MAX;
 use super::context::Context;
-use super::queue::Waiting;
+use super::queue::QueuedItem;
 use super::stamps::ClockDoubt;
 use crate::event::{Effect, Unwritten, Write};
 use crate::sync::Sync;
@@ -42,7 +42,7 @@ impl Intake {
         } else if early {
             self.held.push_back(write);
         } else {
-            cx.wait(Waiting::Write(write));
+            cx.wait(QueuedItem::Write(write));
         }
     }
 
@@ -52,7 +52,7 @@ impl Intake {
             return;
         }
         for write in std::mem::take(&mut self.held) {
-            cx.wait(Waiting::Write(write));
+            cx.wait(QueuedItem::Write(write));
         }
     }
 

@@ -10,7 +10,7 @@ use model::{Key, Timestamp};
 use super::WRITES_WAITING_MAX;
 use crate::clock::Stamp;
 use crate::commit::{Commit, Position};
-use crate::event::{Change, Effect, Entry, Origin, Ticket, Unwritten, Write};
+use crate::event::{Change, Effect, BatchEntry, Origin, Ticket, Unwritten, Write};
 use crate::replica::Horizons;
 use crate::sync::message::{Carried, Vector};
 
@@ -21,7 +21,7 @@ const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 const FORGOTTEN_MAX: usize = 1 << 14;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum QueuedItem {
     Write(Write),
     /// A write that issues anew what was set aside, whatever is at its key now.
     Anew(Write),
@@ -44,21 +44,21 @@ pub(crate) enum Waiting {
     Forget(Vec<Position>),
 }
 
-impl Waiting {
+impl QueuedItem {
     /// Returns whether this must be written even if everything else is refused.
     fn is_owed(&self) -> bool {
         matches!(
             self,
-            Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_)
+            QueuedItem::Anew(_) | QueuedItem::Copied { .. } | QueuedItem::Standing | QueuedItem::Forget(_)
         )
     }
 }
 
 pub(crate) struct DiskQueue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedItem>,
     /// The batch under way. The shell that writes it shares it and is done with it once it is
     /// durable.
-    under_way: Option<(u64, Arc<Vec<Entry>>)>,
+    under_way: Option<(u64, Arc<Vec<BatchEntry>>)>,
     next_batch: u64,
     /// The time at which to persist again after the disk refused what must be written.
     persist_from: Timestamp,
@@ -100,35 +100,35 @@ impl DiskQueue {
 
     /// Returns whether more is to be forgotten than the log says.
     pub fn has_to_forget(&self) -> bool {
-        self.waiting.iter().any(|waiting| matches!(waiting, Waiting::Forget(_)))
+        self.waiting.iter().any(|waiting| matches!(waiting, QueuedItem::Forget(_)))
     }
 
-    pub fn wait(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
-        let owed = waiting.is_owed() || self.concluding && matches!(waiting, Waiting::Horizons(_));
+    pub fn wait(&mut self, waiting: QueuedItem, effects: &mut Vec<Effect>) {
+        let owed = waiting.is_owed() || self.concluding && matches!(waiting, QueuedItem::Horizons(_));
         if self.waiting.len() < WRITES_WAITING_MAX || owed {
             self.waiting.push_back(waiting);
             return;
         }
         match waiting {
-            Waiting::Write(Write { ticket, .. }) | Waiting::Move(ticket, _) => {
+            QueuedItem::Write(Write { ticket, .. }) | QueuedItem::Move(ticket, _) => {
                 effects.push(Effect::Refuse { ticket, reason: Unwritten::TooMany });
             }
             // The commit's session stalls and begins again.
-            Waiting::Admit { carried, .. } => {
+            QueuedItem::Admit { carried, .. } => {
                 effects.push(Effect::Release { ticket: carried.ticket });
             }
             // The next squash has a higher horizon anyway.
-            Waiting::Horizons(_) | Waiting::Vector => {}
+            QueuedItem::Horizons(_) | QueuedItem::Vector => {}
             // The node asks for the value again when it starts.
-            Waiting::Arrived(_) => {}
-            Waiting::Anew(_) | Waiting::Copied { .. } | Waiting::Standing | Waiting::Forget(_) => {}
+            QueuedItem::Arrived(_) => {}
+            QueuedItem::Anew(_) | QueuedItem::Copied { .. } | QueuedItem::Standing | QueuedItem::Forget(_) => {}
         }
     }
 
     /// Forgets positions, in portions that fit into a record.
     pub fn forget(&mut self, positions: &[Position], effects: &mut Vec<Effect>) {
         for portion in positions.chunks(FORGOTTEN_MAX) {
-            self.wait(Waiting::Forget(portion.to_vec()), effects);
+            self.wait(QueuedItem::Forget(portion.to_vec()), effects);
         }
     }
 
@@ -162,7 +162,7 @@ impl DiskQueue {
     }
 
     /// Takes out what has waited longest.
-    pub fn next(&mut self) -> Option<Waiting> {
+    pub fn next(&mut self) -> Option<QueuedItem> {
         self.waiting.pop_front()
     }
 
@@ -176,7 +176,7 @@ impl DiskQueue {
     }
 
     /// Sends a batch off.
-    pub fn send(&mut self, entries: Vec<Entry>, effects: &mut Vec<Effect>) {
+    pub fn send(&mut self, entries: Vec<BatchEntry>, effects: &mut Vec<Effect>) {
         let batch = self.next_batch;
         self.next_batch += 1;
         let entries = Arc::new(entries);
@@ -185,29 +185,29 @@ impl DiskQueue {
     }
 
     /// Takes out the batch under way if it is this one.
-    pub fn persisted(&mut self, batch: u64) -> Option<Vec<Entry>> {
+    pub fn persisted(&mut self, batch: u64) -> Option<Vec<BatchEntry>> {
         let (_, entries) = self.under_way.take_if(|(sent, _)| *sent == batch)?;
         Some(Arc::unwrap_or_clone(entries))
     }
 
     /// Takes back a batch of which nothing was written: its number is free again, and the log has
     /// no gap. What must be written is tried again after a pause; returns the rest.
-    pub fn refused(&mut self, now: Timestamp, batch: u64) -> Vec<Entry> {
+    pub fn refused(&mut self, now: Timestamp, batch: u64) -> Vec<BatchEntry> {
         let Some(entries) = self.persisted(batch) else { return Vec::new() };
         self.next_batch = batch;
         let (mut owed, mut rest) = (Vec::new(), Vec::new());
         for entry in entries {
             match entry {
-                Entry::Commit { ticket, commit } if self.reissuing.remove(&ticket) => {
-                    owed.extend(written_again(ticket, &commit).map(Waiting::Anew));
+                BatchEntry::Commit { ticket, commit } if self.reissuing.remove(&ticket) => {
+                    owed.extend(written_again(ticket, &commit).map(QueuedItem::Anew));
                 }
-                Entry::Copied { held, garbage, .. } => {
-                    owed.push(Waiting::Copied { vector: held, garbage });
+                BatchEntry::Copied { held, garbage, .. } => {
+                    owed.push(QueuedItem::Copied { vector: held, garbage });
                 }
-                Entry::Forgotten { positions, .. } => owed.push(Waiting::Forget(positions)),
+                BatchEntry::Forgotten { positions, .. } => owed.push(QueuedItem::Forget(positions)),
                 // A copy rests on the horizons of its peer: what was forgotten must not come back.
-                Entry::Horizons(horizons) if self.concluding => {
-                    owed.push(Waiting::Horizons(horizons));
+                BatchEntry::Horizons(horizons) if self.concluding => {
+                    owed.push(QueuedItem::Horizons(horizons));
                 }
                 other => rest.push(other),
             }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::commit::NodeTag;
 use crate::event::{Alarm, Effect};
-use crate::sync::links::Links;
-use crate::sync::members::Members;
+use crate::sync::links::SyncPeers;
+use crate::sync::members::KnownMembers;
 
 /// Alarms that are kept until they are over. A person who has not looked into as many will not look
 /// into more; a peer that lies makes as many conflicts as it likes.
@@ -41,7 +41,7 @@ impl Alarms {
     }
 
     /// Ends the alarms about nodes that are no longer members, and about strangers that have gone.
-    pub fn end_about_strangers(&mut self, members: &Members, links: &Links) {
+    pub fn end_about_strangers(&mut self, members: &KnownMembers, links: &SyncPeers) {
         let own = members.node();
         self.raised.retain(|alarm| match alarm {
             Alarm::Quarantined { peer, .. }

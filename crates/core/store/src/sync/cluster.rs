@@ -9,17 +9,17 @@ use model::time::CLOCK_AHEAD_MAX_MS;
 
 use crate::clock::Stamp;
 use crate::commit::{Commit, NodeTag};
-use crate::event::{Alarm, Effect, Entry, Standing};
+use crate::event::{Alarm, Effect, BatchEntry, Standing};
 use crate::machine::context::Context;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::mutants;
 use crate::replica::{Horizons, Replica};
 use crate::sum::Fingerprint;
 use crate::sync::alarms::Alarms;
 use crate::sync::identity::Identity;
-use crate::sync::links::Links;
-use crate::sync::members::Members;
-use crate::sync::message::{Body, ClusterId, Hello, Refusal, Vector};
+use crate::sync::links::SyncPeers;
+use crate::sync::members::KnownMembers;
+use crate::sync::message::{Body, ClusterId, Hello, SessionRefusal, Vector};
 use crate::sync::park::newest_admitted;
 use crate::sync::session::SessionId;
 
@@ -32,13 +32,13 @@ const NO_SESSION: u64 = 0;
 pub(crate) struct Cluster {
     node: NodeTag,
     identity: Identity,
-    members: Members,
-    links: Links,
+    members: KnownMembers,
+    links: SyncPeers,
     alarms: Alarms,
 }
 
 impl Cluster {
-    pub fn new(identity: Identity, members: Members, links: Links) -> Cluster {
+    pub fn new(identity: Identity, members: KnownMembers, links: SyncPeers) -> Cluster {
         Cluster { node: members.node(), identity, members, links, alarms: Alarms::default() }
     }
 
@@ -54,11 +54,11 @@ impl Cluster {
         self.identity.standing()
     }
 
-    pub fn members(&self) -> &Members {
+    pub fn members(&self) -> &KnownMembers {
         &self.members
     }
 
-    pub fn links(&self) -> &Links {
+    pub fn links(&self) -> &SyncPeers {
         &self.links
     }
 
@@ -125,12 +125,12 @@ impl Cluster {
         hello: &Hello,
         asked: Option<Timestamp>,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         if hello.node != from || from == self.node {
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         }
         if hello.cluster != self.standing().cluster {
-            return Err(Refusal::OtherCluster);
+            return Err(SessionRefusal::OtherCluster);
         }
         check_clocks(cx.now, hello.clock, asked)?;
         check_horizons(cx.now, hello.horizons)?;
@@ -139,12 +139,12 @@ impl Cluster {
         }
         if self.members.is_evicted(self.node) {
             self.alarm(Alarm::Evicted, cx);
-            return Err(Refusal::Unknown);
+            return Err(SessionRefusal::Unknown);
         }
         if self.members.is_member(from) {
             return Ok(());
         }
-        Err(if self.members.is_evicted(from) { Refusal::Evicted } else { Refusal::Unknown })
+        Err(if self.members.is_evicted(from) { SessionRefusal::Evicted } else { SessionRefusal::Unknown })
     }
 
     /// Learns from the hello of one to talk to.
@@ -201,12 +201,12 @@ impl Cluster {
     }
 
     /// Leaves a peer alone for a while, and raises an alarm if somebody has to look into it.
-    pub fn shun(&mut self, peer: NodeTag, reason: Refusal, cx: &mut Context<'_>) {
+    pub fn shun(&mut self, peer: NodeTag, reason: SessionRefusal, cx: &mut Context<'_>) {
         self.links.pause(cx.now, peer, reason);
         if reason.alarms() {
             self.alarm(Alarm::Quarantined { peer, reason }, cx);
         }
-        let strange = reason == Refusal::Unknown && self.links.stays_strange(peer);
+        let strange = reason == SessionRefusal::Unknown && self.links.stays_strange(peer);
         if strange && !self.is_joining() {
             let alarm = match self.members.is_member(peer) {
                 true => Alarm::Unlisted { by: peer },
@@ -218,13 +218,13 @@ impl Cluster {
 
     /// Leaves a peer alone for a while whose connection is gone.
     pub fn lost(&mut self, now: Timestamp, peer: NodeTag) {
-        self.links.pause(now, peer, Refusal::Stalled);
+        self.links.pause(now, peer, SessionRefusal::Stalled);
     }
 
     /// Leaves a peer alone from which this node would have to copy although it lost nothing.
     pub fn behind(&mut self, peer: NodeTag, cx: &mut Context<'_>) {
         self.alarm(Alarm::Behind, cx);
-        self.links.pause(cx.now, peer, Refusal::Implausible);
+        self.links.pause(cx.now, peer, SessionRefusal::Implausible);
     }
 
     /// Tells linked nodes that are on no roster here that they are unknown, as such a node takes
@@ -239,8 +239,8 @@ impl Cluster {
         strangers.retain(|peer| !members.is_member(*peer) && !members.is_evicted(*peer));
         for peer in strangers {
             let unasked = SessionId { peer, number: NO_SESSION };
-            cx.send(unasked, Body::Refused(Refusal::Unknown));
-            self.shun(peer, Refusal::Unknown, cx);
+            cx.send(unasked, Body::Refused(SessionRefusal::Unknown));
+            self.shun(peer, SessionRefusal::Unknown, cx);
         }
     }
 
@@ -292,7 +292,7 @@ impl Cluster {
     /// Puts the standing into the log.
     pub fn keep_standing(&mut self, cx: &mut Context<'_>) {
         self.identity.restate();
-        cx.wait(Waiting::Standing);
+        cx.wait(QueuedItem::Standing);
     }
 
     /// Returns the standing of a node that must catch up again, for the same batch as the entry on
@@ -317,13 +317,13 @@ impl Cluster {
     }
 
     /// Returns what this node holds of others and promises of itself, for the log.
-    pub fn vector_entry(&self, cx: &mut Context<'_>) -> Entry {
+    pub fn vector_entry(&self, cx: &mut Context<'_>) -> BatchEntry {
         let promise = self.members.may_promise(cx.stamps.next(cx.now));
-        Entry::Vector { promise, held: self.members.held().clone() }
+        BatchEntry::Vector { promise, held: self.members.held().clone() }
     }
 
     /// Returns the same after a copy of everything that a peer holds.
-    pub fn copied_entry(&mut self, vector: &Vector, garbage: Stamp, cx: &mut Context<'_>) -> Entry {
+    pub fn copied_entry(&mut self, vector: &Vector, garbage: Stamp, cx: &mut Context<'_>) -> BatchEntry {
         cx.stamps.learn(garbage);
         let joins = self.is_joining();
         if joins {
@@ -335,7 +335,7 @@ impl Cluster {
         // All members hold what this node issued up to the horizon, and so does the peer.
         let known = self.members.may_promise(stamp).max(garbage);
         let promise = if joins { stamp } else { known };
-        Entry::Copied { promise, held, garbage }
+        BatchEntry::Copied { promise, held, garbage }
     }
 
     /// Notes what of this is in the log now.
@@ -363,7 +363,7 @@ impl Cluster {
         if self.members.read_roster(cx.replica, cx.now) {
             self.calm_about_strangers();
             let roster = self.members.roster();
-            cx.wait(Waiting::Vector);
+            cx.wait(QueuedItem::Vector);
             cx.effects.push(Effect::Roster(roster));
         }
     }
@@ -390,7 +390,7 @@ fn check_clocks(
     now: Timestamp,
     theirs: Timestamp,
     asked: Option<Timestamp>,
-) -> Result<(), Refusal> {
+) -> Result<(), SessionRefusal> {
     if mutants::active(mutants::NO_SKEW_CHECK) {
         return Ok(());
     }
@@ -399,14 +399,14 @@ fn check_clocks(
     let ahead = theirs.0.saturating_sub(now.0);
     let behind = earliest.0.saturating_sub(theirs.0);
     match ahead.max(behind) {
-        apart if apart > CLOCK_AHEAD_MAX_MS => Err(Refusal::ClocksApart(apart)),
+        apart if apart > CLOCK_AHEAD_MAX_MS => Err(SessionRefusal::ClocksApart(apart)),
         _ => Ok(()),
     }
 }
 
 /// Checks that horizons are plausible: squashing waits for time, collecting for squashing.
-pub(crate) fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), Refusal> {
+pub(crate) fn check_horizons(now: Timestamp, horizons: Horizons) -> Result<(), SessionRefusal> {
     let plausible = horizons.squash <= newest_admitted(now)
         && (horizons.garbage < horizons.squash || horizons.garbage == Stamp::default());
-    if plausible { Ok(()) } else { Err(Refusal::Implausible) }
+    if plausible { Ok(()) } else { Err(SessionRefusal::Implausible) }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use crate::clock::Stamp;
 use crate::commit::Position;
 use crate::history::History;
-use crate::sync::message::{Answer, Held, Range, ShortId, Summary};
+use crate::sync::message::{RangeHoldings, RangeSummary, ShortId, StampRange, SummaryAnswer};
 
 /// Commits of a range that are named one by one; naming these costs about as much as two more
 /// rounds.
@@ -31,15 +31,15 @@ const LOOKED_THROUGH_MAX: usize = 1 << 18;
 
 /// Returns what a comparison begins with: the newest commits as ids, then suffixes of growing
 /// length; together everything.
-pub fn opening(history: &History) -> Vec<Summary> {
+pub fn opening(history: &History) -> Vec<RangeSummary> {
     let mut summaries = Vec::new();
-    let mut until = Range::ALL.until;
+    let mut until = StampRange::ALL.until;
     let (mut left, mut length) = (history.len(), IDS_MAX);
     loop {
         left = left.saturating_sub(length);
         let from = start_of(history, left);
         if from < until {
-            summaries.push(summarise(history, Range { from, until }));
+            summaries.push(summarise(history, StampRange { from, until }));
             until = from;
         }
         if left == 0 {
@@ -53,11 +53,11 @@ pub fn opening(history: &History) -> Vec<Summary> {
 /// for the first.
 fn start_of(history: &History, index: usize) -> Stamp {
     let commit = if index == 0 { None } else { history.nth(index) };
-    commit.map_or(Range::ALL.from, |commit| commit.at.stamp)
+    commit.map_or(StampRange::ALL.from, |commit| commit.at.stamp)
 }
 
 /// Returns true, and pays for the range, while it fits into what may still be looked through.
-fn afford(history: &History, range: Range, left: &mut usize) -> bool {
+fn afford(history: &History, range: StampRange, left: &mut usize) -> bool {
     let (from, until) = range.bounds();
     let end = until.map_or(history.len(), |until| history.rank(until));
     let count = end.saturating_sub(from.map_or(0, |from| history.rank(from)));
@@ -66,23 +66,23 @@ fn afford(history: &History, range: Range, left: &mut usize) -> bool {
     rest.is_some()
 }
 
-fn ids(history: &History, range: Range) -> Vec<ShortId> {
+fn ids(history: &History, range: StampRange) -> Vec<ShortId> {
     history.range(range).map(ShortId::of).collect()
 }
 
-fn summarise(history: &History, range: Range) -> Summary {
+fn summarise(history: &History, range: StampRange) -> RangeSummary {
     let (from, until) = range.bounds();
     let sum = history.sum(from, until);
     let held = if sum.count as usize <= IDS_MAX {
-        Held::Ids(ids(history, range))
+        RangeHoldings::Ids(ids(history, range))
     } else {
-        Held::Sum { fingerprint: sum.fingerprint(), count: sum.count }
+        RangeHoldings::Sum { fingerprint: sum.fingerprint(), count: sum.count }
     };
-    Summary { range, held }
+    RangeSummary { range, held }
 }
 
 /// Splits the range into parts of about as many commits each; a range of one stamp is named by ids.
-fn parts(history: &History, range: Range) -> Vec<Summary> {
+fn parts(history: &History, range: StampRange) -> Vec<RangeSummary> {
     let (from, until) = range.bounds();
     let count = history.sum(from, until).count as usize;
     let first = history.rank(Position::start_of(range.from));
@@ -93,32 +93,32 @@ fn parts(history: &History, range: Range) -> Vec<Summary> {
         .collect();
     starts.dedup();
     if starts.is_empty() {
-        return vec![Summary { range, held: Held::Ids(ids(history, range)) }];
+        return vec![RangeSummary { range, held: RangeHoldings::Ids(ids(history, range)) }];
     }
     starts.insert(0, range.from);
     let ends = starts.iter().skip(1).copied().chain([range.until]);
-    let ranges = starts.iter().zip(ends).map(|(from, until)| Range { from: *from, until });
+    let ranges = starts.iter().zip(ends).map(|(from, until)| StampRange { from: *from, until });
     ranges
         .map(|range| {
             let (from, until) = range.bounds();
             let sum = history.sum(from, until);
-            let held = Held::Sum { fingerprint: sum.fingerprint(), count: sum.count };
-            Summary { range, held }
+            let held = RangeHoldings::Sum { fingerprint: sum.fingerprint(), count: sum.count };
+            RangeSummary { range, held }
         })
         .collect()
 }
 
 /// Returns what the taker answers to the giver's summaries.
-pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
+pub fn answer(history: &History, summaries: &[RangeSummary]) -> Vec<SummaryAnswer> {
     let mut answers = Vec::new();
     let mut left = LOOKED_THROUGH_MAX;
-    for Summary { range, held } in summaries {
+    for RangeSummary { range, held } in summaries {
         let range = *range;
         match held {
-            Held::Ids(_) if !afford(history, range, &mut left) => {
-                answers.push(Answer::Holds(parts(history, range)));
+            RangeHoldings::Ids(_) if !afford(history, range, &mut left) => {
+                answers.push(SummaryAnswer::Holds(parts(history, range)));
             }
-            Held::Ids(theirs) => {
+            RangeHoldings::Ids(theirs) => {
                 let mine: BTreeSet<ShortId> = history.range(range).map(ShortId::of).collect();
                 let missing: Vec<u32> = (0u32..)
                     .zip(theirs)
@@ -126,16 +126,16 @@ pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
                     .map(|(index, _)| index)
                     .collect();
                 if !missing.is_empty() {
-                    answers.push(Answer::Lacks { range, missing });
+                    answers.push(SummaryAnswer::Lacks { range, missing });
                 }
             }
-            Held::Sum { fingerprint, count } => {
+            RangeHoldings::Sum { fingerprint, count } => {
                 let (from, until) = range.bounds();
                 let mine = history.sum(from, until);
                 if mine.fingerprint() == *fingerprint && mine.count == *count {
                     continue;
                 }
-                answers.push(Answer::Holds(if mine.count as usize <= IDS_MAX {
+                answers.push(SummaryAnswer::Holds(if mine.count as usize <= IDS_MAX {
                     vec![summarise(history, range)]
                 } else {
                     parts(history, range)
@@ -147,11 +147,11 @@ pub fn answer(history: &History, summaries: &[Summary]) -> Vec<Answer> {
 }
 
 /// Returns whether a taker may say this much in reply to one message.
-pub fn is_answer(answers: &[Answer]) -> bool {
+pub fn is_answer(answers: &[SummaryAnswer]) -> bool {
     answers.len() <= SUMMARIES_MAX
         && answers.iter().all(|answer| match answer {
-            Answer::Lacks { .. } => true,
-            Answer::Holds(summaries) => summaries.len() <= PARTS,
+            SummaryAnswer::Lacks { .. } => true,
+            SummaryAnswer::Holds(summaries) => summaries.len() <= PARTS,
         })
 }
 
@@ -159,22 +159,22 @@ pub fn is_answer(answers: &[Answer]) -> bool {
 #[derive(Debug, Default)]
 pub struct Learned {
     pub lacking: Vec<Position>,
-    pub ask: Vec<Summary>,
+    pub ask: Vec<RangeSummary>,
 }
 
-pub fn learn(history: &History, answers: &[Answer]) -> Learned {
+pub fn learn(history: &History, answers: &[SummaryAnswer]) -> Learned {
     let mut learned = Learned::default();
     let mut left = LOOKED_THROUGH_MAX;
     for answer in answers {
         match answer {
             // This range was never asked about: what is named by ids is short.
-            Answer::Lacks { range, .. } if !afford(history, *range, &mut left) => {}
-            Answer::Lacks { range, missing } => {
+            SummaryAnswer::Lacks { range, .. } if !afford(history, *range, &mut left) => {}
+            SummaryAnswer::Lacks { range, missing } => {
                 let mine: Vec<Position> = history.range(*range).map(|c| c.at).collect();
                 let missing = missing.iter().filter_map(|index| mine.get(*index as usize));
                 learned.lacking.extend(missing);
             }
-            Answer::Holds(summaries) => {
+            SummaryAnswer::Holds(summaries) => {
                 for theirs in summaries {
                     learn_part(history, theirs, &mut left, &mut learned);
                 }
@@ -184,18 +184,18 @@ pub fn learn(history: &History, answers: &[Answer]) -> Learned {
     learned
 }
 
-fn learn_part(history: &History, theirs: &Summary, left: &mut usize, learned: &mut Learned) {
+fn learn_part(history: &History, theirs: &RangeSummary, left: &mut usize, learned: &mut Learned) {
     let range = theirs.range;
     match &theirs.held {
-        Held::Ids(_) if !afford(history, range, left) => {
+        RangeHoldings::Ids(_) if !afford(history, range, left) => {
             learned.ask.extend(parts(history, range));
         }
-        Held::Ids(ids) => {
+        RangeHoldings::Ids(ids) => {
             let ids: BTreeSet<&ShortId> = ids.iter().collect();
             let lacking = history.range(range).filter(|c| !ids.contains(&ShortId::of(c)));
             learned.lacking.extend(lacking.map(|commit| commit.at));
         }
-        Held::Sum { fingerprint, count } => {
+        RangeHoldings::Sum { fingerprint, count } => {
             let (from, until) = range.bounds();
             let mine = history.sum(from, until);
             if mine.count == 0 || mine.fingerprint() == *fingerprint && mine.count == *count {

@@ -11,14 +11,14 @@ use crate::clock::Stamp;
 use crate::commit::{Commit, Location, NodeTag, Position};
 use crate::event::Origin;
 use crate::machine::context::Context;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::mutants;
 use crate::replica::{Horizons, Replica};
 use crate::sync::cluster::{Cluster, check_horizons};
 use crate::sync::give::STALLED_AFTER;
 use crate::sync::members::member_of;
 use crate::sync::mend::Doubtful;
-use crate::sync::message::{Body, Carried, Refusal, Vector};
+use crate::sync::message::{Body, Carried, SessionRefusal, Vector};
 use crate::sync::park::{Parked, newest_admitted};
 use crate::sync::session::{SessionId, Undurable};
 use crate::sync::take::release;
@@ -119,10 +119,10 @@ impl Copier {
     }
 
     /// Returns when this session was asked for, to which the peer's hello is the answer.
-    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, Refusal> {
+    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, SessionRefusal> {
         match self.session(now, id) {
             // Beginning again would put in doubt what the peer has named already.
-            Some(copying) if copying.doubtful.is_some() => Err(Refusal::OutOfPlace),
+            Some(copying) if copying.doubtful.is_some() => Err(SessionRefusal::OutOfPlace),
             Some(copying) => Ok(Some(copying.asked)),
             None => Ok(None),
         }
@@ -144,12 +144,12 @@ impl Copier {
         commits: Vec<Carried>,
         parked: &mut Parked,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let (id, batch) = (SessionId::from(origin), origin.batch);
         let awaited = self.session(cx.now, id).filter(|copying| copying.awaits(batch));
         let Some(copying) = awaited else {
             release(&commits, cx);
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         };
         let limit = newest_admitted(cx.now);
         let mut waits = 0;
@@ -162,7 +162,7 @@ impl Copier {
             } else {
                 waits += 1;
                 cx.stamps.learn(carried.commit.at.stamp);
-                cx.wait(Waiting::Admit { carried, origin, horizons: None });
+                cx.wait(QueuedItem::Admit { carried, origin, horizons: None });
             }
         }
         copying.undurable.begin(batch, waits);
@@ -200,15 +200,15 @@ impl Copier {
         (vector, horizons): (Vector, Horizons),
         cluster: &Cluster,
         cx: &Context<'_>,
-    ) -> Result<Option<Doubtful>, Refusal> {
+    ) -> Result<Option<Doubtful>, SessionRefusal> {
         let Some(copying) = self.session(cx.now, id) else { return Ok(None) };
         if !copying.undurable.is_empty() || copying.doubtful.is_none() || copying.ended.is_some() {
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         }
         check_horizons(cx.now, horizons)?;
         if cluster.is_joining() && !copying.is_listed(cluster) {
             // This peer takes the node for the one that it was before.
-            return Err(Refusal::Unknown);
+            return Err(SessionRefusal::Unknown);
         }
         let ended = copying.ended.insert(Ended { vector, horizons });
         let Some(doubtful) = &copying.doubtful else { return Ok(None) };
@@ -236,7 +236,7 @@ impl Copier {
         let positions: Vec<Position> = doubtful.into_iter().collect();
         cx.queue.forget(&positions, cx.effects);
         cx.raise_to(cx.replica.horizons().max(ended.horizons));
-        cx.wait(Waiting::Copied { vector: ended.vector, garbage: ended.horizons.garbage });
+        cx.wait(QueuedItem::Copied { vector: ended.vector, garbage: ended.horizons.garbage });
     }
 }
 

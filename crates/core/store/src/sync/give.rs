@@ -15,7 +15,7 @@ use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::cluster::Cluster;
 use crate::sync::compare::{self, LACKING_MAX, ROUNDS_MAX, SUMMARIES_MAX};
-use crate::sync::message::{Answer, Body, Carried, Refusal, Summary, Vector};
+use crate::sync::message::{SummaryAnswer, Body, Carried, SessionRefusal, RangeSummary, Vector};
 use crate::sync::session::SessionId;
 
 /// Bytes of a batch of commits; at most `BATCHES_UNDURABLE_MAX` batches are under way to the
@@ -42,7 +42,7 @@ struct Giving {
     horizons: Horizons,
     vector: Vector,
     stage: Stage,
-    ask: VecDeque<Summary>,
+    ask: VecDeque<RangeSummary>,
     /// Whether more was to be compared than is kept; the next session finds it.
     cut: bool,
     lacking: BTreeSet<Position>,
@@ -132,10 +132,10 @@ impl Giver {
     }
 
     /// Returns when this session was opened, to which the taker's hello is the answer.
-    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, Refusal> {
+    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, SessionRefusal> {
         match self.session(now, id) {
             Some(giving) if giving.stage == Stage::Opening => Ok(Some(giving.opened)),
-            Some(_) => Err(Refusal::OutOfPlace),
+            Some(_) => Err(SessionRefusal::OutOfPlace),
             None => Ok(None),
         }
     }
@@ -144,10 +144,10 @@ impl Giver {
     pub fn opened(
         &mut self,
         id: SessionId,
-        (theirs, answers): (Horizons, Option<Vec<Answer>>),
+        (theirs, answers): (Horizons, Option<Vec<SummaryAnswer>>),
         cluster: &Cluster,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let raised = cx.replica.horizons().max(theirs);
         let Some(giving) = self.session(cx.now, id) else { return Ok(()) };
         match answers {
@@ -191,21 +191,21 @@ impl Giver {
     pub fn answered(
         &mut self,
         id: SessionId,
-        answers: &[Answer],
+        answers: &[SummaryAnswer],
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         match self.session(cx.now, id) {
             Some(giving) if giving.stage == Stage::Comparing => self.learn(answers, cx),
-            Some(_) => Err(Refusal::OutOfPlace),
+            Some(_) => Err(SessionRefusal::OutOfPlace),
             None => Ok(()),
         }
     }
 
-    fn learn(&mut self, answers: &[Answer], cx: &mut Context<'_>) -> Result<(), Refusal> {
+    fn learn(&mut self, answers: &[SummaryAnswer], cx: &mut Context<'_>) -> Result<(), SessionRefusal> {
         let Some(giving) = &mut self.giving else { return Ok(()) };
         giving.rounds += 1;
         if giving.rounds > ROUNDS_MAX || !compare::is_answer(answers) {
-            return Err(Refusal::Stalled);
+            return Err(SessionRefusal::Stalled);
         }
         let learned = compare::learn(&giving.history, answers);
         // Deeper ranges come first: what is missing is known soon, and few ranges wait meanwhile.

@@ -9,7 +9,7 @@ use model::{Timestamp, hash};
 use crate::clock::Stamp;
 use crate::commit::NodeTag;
 use crate::sum::Fingerprint;
-use crate::sync::message::Refusal;
+use crate::sync::message::SessionRefusal;
 
 /// The pause after a refusal that somebody has to look into, which does not mend itself at once.
 const QUARANTINE: Duration = Duration::from_secs(10);
@@ -26,11 +26,11 @@ pub const APART_AFTER: Duration = Duration::from_secs(30);
 pub const STRANGE_AFTER: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug, Default)]
-pub struct Link {
+pub struct SyncPeer {
     pub reachable: bool,
     /// The time before which not to talk to the peer, and the reason; `None` if there is no such
     /// time.
-    pub pause: Option<(Timestamp, Refusal)>,
+    pub pause: Option<(Timestamp, SessionRefusal)>,
     /// The head of the peer's history when it was last heard of.
     pub head: Option<Fingerprint>,
     /// What this node had promised when the peer last took everything from it.
@@ -43,7 +43,7 @@ pub struct Link {
     strange: Option<(Timestamp, Timestamp)>,
 }
 
-impl Link {
+impl SyncPeer {
     /// Returns whether what one of the two writes does not reach the other, and will not by itself.
     pub fn is_apart(&self) -> bool {
         self.clocks_apart.is_some_and(|(first, latest)| latest.since(first) >= APART_AFTER)
@@ -63,23 +63,23 @@ impl Link {
     }
 }
 
-pub struct Links {
-    links: BTreeMap<NodeTag, Link>,
+pub struct SyncPeers {
+    links: BTreeMap<NodeTag, SyncPeer>,
     /// The state of splitmix64: peers are chosen by chance, the same chance in every replay.
     chance: u64,
 }
 
-impl Links {
+impl SyncPeers {
     /// Nodes that start at one instant must not all choose the same peer, so the chance depends on
     /// the node.
-    pub fn new(node: NodeTag, incarnation: u64) -> Links {
+    pub fn new(node: NodeTag, incarnation: u64) -> SyncPeers {
         let seed = node.as_str().bytes().fold(incarnation, |seed, byte| {
             (seed ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        Links { links: BTreeMap::new(), chance: seed }
+        SyncPeers { links: BTreeMap::new(), chance: seed }
     }
 
-    fn of(&mut self, peer: NodeTag) -> &mut Link {
+    fn of(&mut self, peer: NodeTag) -> &mut SyncPeer {
         self.links.entry(peer).or_default()
     }
 
@@ -104,10 +104,10 @@ impl Links {
     /// Returns whether one of the two takes the other for a member, and the other does not come to
     /// know it.
     pub(crate) fn stays_strange(&self, peer: NodeTag) -> bool {
-        self.links.get(&peer).is_some_and(Link::stays_strange)
+        self.links.get(&peer).is_some_and(SyncPeer::stays_strange)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&NodeTag, &Link)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeTag, &SyncPeer)> {
         self.links.iter()
     }
 
@@ -134,13 +134,13 @@ impl Links {
         self.links.retain(|peer, link| link.reachable || keep.contains(peer));
     }
 
-    pub fn pause(&mut self, now: Timestamp, peer: NodeTag, reason: Refusal) {
+    pub fn pause(&mut self, now: Timestamp, peer: NodeTag, reason: SessionRefusal) {
         let long = if reason.alarms() { QUARANTINE } else { PAUSE };
         let link = self.of(peer);
         link.pause = Some((now.after(long), reason));
         let span = match reason {
-            Refusal::ClocksApart(by_ms) if by_ms > BRIDGED_MAX_MS => &mut link.clocks_apart,
-            Refusal::Unknown => &mut link.strange,
+            SessionRefusal::ClocksApart(by_ms) if by_ms > BRIDGED_MAX_MS => &mut link.clocks_apart,
+            SessionRefusal::Unknown => &mut link.strange,
             _ => return,
         };
         *span = Some((span.map_or(now, |(first, _)| first), now));
@@ -155,7 +155,7 @@ impl Links {
     pub fn choose(
         &mut self,
         now: Timestamp,
-        wanted: impl Fn(&NodeTag, &Link) -> bool,
+        wanted: impl Fn(&NodeTag, &SyncPeer) -> bool,
     ) -> Option<NodeTag> {
         let possible: Vec<NodeTag> = self
             .links
@@ -185,18 +185,18 @@ mod tests {
     fn who_is_refused_for_its_clock_for_long_is_apart_until_a_session_goes_well() {
         let peer = NodeTag::from(&"n2".parse().unwrap());
         let start = Timestamp(1_000_000);
-        let mut links = Links::new(peer, 1);
-        let refuse = |links: &mut Links, after: Duration, reason| {
+        let mut links = SyncPeers::new(peer, 1);
+        let refuse = |links: &mut SyncPeers, after: Duration, reason| {
             links.pause(start.after(after), peer, reason);
             links.of(peer).is_apart()
         };
-        let apart = Refusal::ClocksApart(HOURS_MS);
+        let apart = SessionRefusal::ClocksApart(HOURS_MS);
         assert!(!refuse(&mut links, Duration::ZERO, apart));
         assert!(!refuse(&mut links, APART_AFTER / 2, apart));
         // The connection was lost meanwhile: nothing was exchanged all the same.
-        assert!(!refuse(&mut links, APART_AFTER, Refusal::Stalled));
+        assert!(!refuse(&mut links, APART_AFTER, SessionRefusal::Stalled));
         assert!(refuse(&mut links, APART_AFTER, apart));
-        assert!(refuse(&mut links, 2 * APART_AFTER, Refusal::Stalled));
+        assert!(refuse(&mut links, 2 * APART_AFTER, SessionRefusal::Stalled));
         links.of(peer).went_well(start.after(2 * APART_AFTER));
         assert!(!links.of(peer).is_apart());
         assert!(!refuse(&mut links, 3 * APART_AFTER, apart), "it begins anew");
@@ -206,25 +206,25 @@ mod tests {
     fn who_stays_unknown_is_strange_until_a_session_goes_well() {
         let peer = NodeTag::from(&"n2".parse().unwrap());
         let start = Timestamp(1_000_000);
-        let mut links = Links::new(peer, 1);
-        let refuse = |links: &mut Links, after: Duration, reason| {
+        let mut links = SyncPeers::new(peer, 1);
+        let refuse = |links: &mut SyncPeers, after: Duration, reason| {
             links.pause(start.after(after), peer, reason);
             links.of(peer).stays_strange()
         };
-        assert!(!refuse(&mut links, Duration::ZERO, Refusal::Unknown));
-        assert!(!refuse(&mut links, STRANGE_AFTER, Refusal::Stalled));
-        assert!(!refuse(&mut links, STRANGE_AFTER / 2, Refusal::Unknown));
-        assert!(refuse(&mut links, STRANGE_AFTER, Refusal::Unknown));
+        assert!(!refuse(&mut links, Duration::ZERO, SessionRefusal::Unknown));
+        assert!(!refuse(&mut links, STRANGE_AFTER, SessionRefusal::Stalled));
+        assert!(!refuse(&mut links, STRANGE_AFTER / 2, SessionRefusal::Unknown));
+        assert!(refuse(&mut links, STRANGE_AFTER, SessionRefusal::Unknown));
         links.of(peer).went_well(start.after(STRANGE_AFTER));
-        assert!(!refuse(&mut links, 2 * STRANGE_AFTER, Refusal::Unknown), "it begins anew");
+        assert!(!refuse(&mut links, 2 * STRANGE_AFTER, SessionRefusal::Unknown), "it begins anew");
         assert!(!links.of(peer).is_apart());
     }
 
     #[test]
     fn what_others_may_bridge_and_what_is_no_clock_sets_nobody_apart() {
         let peer = NodeTag::from(&"n2".parse().unwrap());
-        for reason in [Refusal::ClocksApart(BRIDGED_MAX_MS), Refusal::Conflict, Refusal::Busy] {
-            let mut links = Links::new(peer, 1);
+        for reason in [SessionRefusal::ClocksApart(BRIDGED_MAX_MS), SessionRefusal::Conflict, SessionRefusal::Busy] {
+            let mut links = SyncPeers::new(peer, 1);
             for times in 0..3 {
                 links.pause(Timestamp(1_000_000).after(times * APART_AFTER), peer, reason);
             }

@@ -47,7 +47,7 @@ struct Settling {
     barrier: Stamp,
 }
 
-pub struct Members {
+pub struct KnownMembers {
     node: NodeTag,
     /// The members, each with the stamp of its entry: up to there a member has issued nothing.
     roster: BTreeMap<NodeTag, Stamp>,
@@ -69,9 +69,9 @@ pub struct Members {
     heard: BTreeMap<NodeTag, Timestamp>,
 }
 
-impl Members {
-    pub fn new(node: NodeTag, replica: &Replica, held: Vector, promised: Stamp) -> Members {
-        let mut members = Members {
+impl KnownMembers {
+    pub fn new(node: NodeTag, replica: &Replica, held: Vector, promised: Stamp) -> KnownMembers {
+        let mut members = KnownMembers {
             node,
             roster: BTreeMap::new(),
             evicted: BTreeSet::new(),

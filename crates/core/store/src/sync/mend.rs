@@ -12,7 +12,7 @@ use crate::commit::{Commit, Position};
 use crate::event::Effect;
 use crate::history::History;
 use crate::machine::context::Context;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::sync::park::newest_admitted;
 
 /// The wait after an unclean end, after which the stamps given out before it are in the past.
@@ -107,7 +107,7 @@ pub(crate) fn forget_beyond_clock(cx: &mut Context<'_>) {
     let positions: Vec<Position> = beyond.map(|commit| commit.at).collect();
     if positions.is_empty() {
         // The log learns all the same what time it is.
-        cx.wait(Waiting::Forget(positions));
+        cx.wait(QueuedItem::Forget(positions));
     } else {
         cx.queue.forget(&positions, cx.effects);
     }

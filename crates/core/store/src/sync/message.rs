@@ -41,29 +41,29 @@ impl ShortId {
 
 /// The stamps from `from` on and before `until`; the last range has no end but the largest stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct StampRange {
     pub from: Stamp,
     pub until: Stamp,
 }
 
-impl Range {
-    pub const ALL: Range = Range { from: Stamp(0), until: Stamp(u64::MAX) };
+impl StampRange {
+    pub const ALL: StampRange = StampRange { from: Stamp(0), until: Stamp(u64::MAX) };
 
     pub fn bounds(&self) -> (Option<Position>, Option<Position>) {
-        let until = (self.until != Range::ALL.until).then(|| Position::start_of(self.until));
+        let until = (self.until != StampRange::ALL.until).then(|| Position::start_of(self.until));
         (Some(Position::start_of(self.from)), until)
     }
 }
 
 /// What one node holds in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
-    pub range: Range,
-    pub held: Held,
+pub struct RangeSummary {
+    pub range: StampRange,
+    pub held: RangeHoldings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum RangeHoldings {
     /// The ids, in order.
     Ids(Vec<ShortId>),
     Sum {
@@ -74,11 +74,11 @@ pub enum Held {
 
 /// The taker's answer to one summary; ranges that are equal get none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SummaryAnswer {
     /// The commits that the taker lacks, by their index in a range whose ids were named.
-    Lacks { range: Range, missing: Vec<u32> },
+    Lacks { range: StampRange, missing: Vec<u32> },
     /// What the taker holds there, as ids or in parts.
-    Holds(Vec<Summary>),
+    Holds(Vec<RangeSummary>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,16 +115,16 @@ pub enum Body {
     /// Opens a session; the summaries hold if the taker's horizons are the same.
     Open {
         hello: Hello,
-        summaries: Vec<Summary>,
+        summaries: Vec<RangeSummary>,
     },
     /// Answers an opening; no answers if the taker's horizons were higher and the giver must
     /// compare again.
     Opened {
         hello: Hello,
-        answers: Option<Vec<Answer>>,
+        answers: Option<Vec<SummaryAnswer>>,
     },
-    Compare(Vec<Summary>),
-    Answers(Vec<Answer>),
+    Compare(Vec<RangeSummary>),
+    Answers(Vec<SummaryAnswer>),
     Commits {
         batch: u32,
         commits: Vec<Carried>,
@@ -153,11 +153,11 @@ pub enum Body {
         vector: Vector,
         horizons: Horizons,
     },
-    Refused(Refusal),
+    Refused(SessionRefusal),
 }
 
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum SessionRefusal {
     #[error("the peer belongs to another cluster")]
     OtherCluster,
     #[error(
@@ -196,11 +196,11 @@ fn how_far(ms: u64) -> String {
     if ms == 0 { format!("more than {CLOCK_AHEAD_MAX_MS}") } else { ms.to_string() }
 }
 
-impl Refusal {
+impl SessionRefusal {
     /// Returns the same refusal without its figures, as it is reported once.
-    pub fn kind(self) -> Refusal {
+    pub fn kind(self) -> SessionRefusal {
         match self {
-            Refusal::ClocksApart(_) => Refusal::ClocksApart(0),
+            SessionRefusal::ClocksApart(_) => SessionRefusal::ClocksApart(0),
             other => other,
         }
     }
@@ -209,12 +209,12 @@ impl Refusal {
     pub fn alarms(self) -> bool {
         !matches!(
             self,
-            Refusal::Unknown
-                | Refusal::Behind
-                | Refusal::HorizonsRose
-                | Refusal::NoRoom
-                | Refusal::Busy
-                | Refusal::Stalled
+            SessionRefusal::Unknown
+                | SessionRefusal::Behind
+                | SessionRefusal::HorizonsRose
+                | SessionRefusal::NoRoom
+                | SessionRefusal::Busy
+                | SessionRefusal::Stalled
         )
     }
 }

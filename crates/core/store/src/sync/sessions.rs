@@ -10,7 +10,7 @@ use crate::sync::cluster::Cluster;
 use crate::sync::copy::Copier;
 use crate::sync::give::Giver;
 use crate::sync::lend::Lender;
-use crate::sync::message::{Carried, Refusal};
+use crate::sync::message::{Carried, SessionRefusal};
 use crate::sync::park::Parked;
 use crate::sync::session::SessionId;
 use crate::sync::take::Taker;
@@ -58,7 +58,7 @@ impl Sessions {
         commits: Vec<Carried>,
         parked: &mut Parked,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         if self.copier.copies(origin.into()) {
             self.copier.take(origin, commits, parked, cx)
         } else {

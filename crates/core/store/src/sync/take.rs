@@ -8,13 +8,13 @@ use model::Timestamp;
 use crate::commit::NodeTag;
 use crate::event::Origin;
 use crate::machine::context::Context;
-use crate::machine::queue::Waiting;
+use crate::machine::queue::QueuedItem;
 use crate::mutants;
 use crate::replica::{Horizons, Replica};
 use crate::sync::cluster::Cluster;
 use crate::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
 use crate::sync::give::STALLED_AFTER;
-use crate::sync::message::{Body, Carried, Hello, Refusal, Summary, Vector};
+use crate::sync::message::{Body, Carried, Hello, SessionRefusal, RangeSummary, Vector};
 use crate::sync::park::{Parked, newest_admitted};
 use crate::sync::session::{SessionId, Undurable};
 
@@ -32,7 +32,7 @@ struct Taking {
     acks: Vector,
     /// The giver's hello and summaries, while they wait until the horizons are as high as the
     /// giver's.
-    opening: Option<(Hello, Vec<Summary>)>,
+    opening: Option<(Hello, Vec<RangeSummary>)>,
     undurable: Undurable,
     rounds: u32,
     /// Whether nothing of the session is parked or lost.
@@ -81,7 +81,7 @@ impl Taker {
     pub fn begin(
         &mut self,
         id: SessionId,
-        (hello, summaries): (Hello, Vec<Summary>),
+        (hello, summaries): (Hello, Vec<RangeSummary>),
         cx: &mut Context<'_>,
     ) {
         let horizons = cx.replica.horizons().max(hello.horizons);
@@ -125,7 +125,7 @@ impl Taker {
         }
         for id in past {
             self.taking.remove(&id.peer);
-            cx.send(id, Body::Refused(Refusal::HorizonsRose));
+            cx.send(id, Body::Refused(SessionRefusal::HorizonsRose));
         }
     }
 
@@ -142,19 +142,19 @@ impl Taker {
     pub fn compare(
         &mut self,
         id: SessionId,
-        summaries: &[Summary],
+        summaries: &[RangeSummary],
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let Some(taking) = self.session(cx.now, id) else {
-            cx.send(id, Body::Refused(Refusal::OutOfPlace));
+            cx.send(id, Body::Refused(SessionRefusal::OutOfPlace));
             return Ok(());
         };
         taking.rounds += 1;
         if taking.rounds > ROUNDS_MAX {
-            return Err(Refusal::Stalled);
+            return Err(SessionRefusal::Stalled);
         }
         if summaries.len() > SUMMARIES_MAX {
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         }
         let answers = compare::answer(cx.replica.history(), summaries);
         cx.send(id, Body::Answers(answers));
@@ -168,20 +168,20 @@ impl Taker {
         commits: Vec<Carried>,
         parked: &mut Parked,
         cx: &mut Context<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SessionRefusal> {
         let (id, batch) = (SessionId::from(origin), origin.batch);
         let Some(taking) = self.session(cx.now, id) else {
             release(&commits, cx);
-            cx.send(id, Body::Refused(Refusal::OutOfPlace));
+            cx.send(id, Body::Refused(SessionRefusal::OutOfPlace));
             return Ok(());
         };
         if !taking.undurable.admits(batch) {
             release(&commits, cx);
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         }
         if commits.iter().any(|carried| is_below_garbage(cx.replica, carried)) {
             release(&commits, cx);
-            return Err(Refusal::BelowGarbage);
+            return Err(SessionRefusal::BelowGarbage);
         }
         let limit = newest_admitted(cx.now);
         let horizons = Some(taking.horizons);
@@ -201,7 +201,7 @@ impl Taker {
             } else {
                 waits += 1;
                 cx.stamps.learn(at.stamp);
-                cx.wait(Waiting::Admit { carried, origin, horizons });
+                cx.wait(QueuedItem::Admit { carried, origin, horizons });
             }
         }
         taking.undurable.begin(batch, waits);
@@ -228,13 +228,13 @@ impl Taker {
     }
 
     /// Ends a session with the giver's last word.
-    pub fn done(&mut self, id: SessionId, cx: &mut Context<'_>) -> Result<Option<Taken>, Refusal> {
+    pub fn done(&mut self, id: SessionId, cx: &mut Context<'_>) -> Result<Option<Taken>, SessionRefusal> {
         let Some(taking) = self.session(cx.now, id) else {
-            cx.send(id, Body::Refused(Refusal::OutOfPlace));
+            cx.send(id, Body::Refused(SessionRefusal::OutOfPlace));
             return Ok(None);
         };
         if !taking.undurable.is_empty() && !mutants::active(mutants::V_BEFORE_DURABLE) {
-            return Err(Refusal::OutOfPlace);
+            return Err(SessionRefusal::OutOfPlace);
         }
         let taking = self.taking.remove(&id.peer);
         Ok(taking.map(|Taking { acks, whole, .. }| Taken { acks, whole }))

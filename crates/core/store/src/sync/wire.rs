@@ -10,8 +10,8 @@ use crate::event::Ticket;
 use crate::replica::Horizons;
 use crate::sum::Fingerprint;
 use crate::sync::message::{
-    Answer, Body, Carried, ClusterId, Held, Hello, Message, Range, Refusal, ShortId, Summary,
-    Vector,
+    Body, Carried, ClusterId, Hello, Message, RangeHoldings, RangeSummary, SessionRefusal, ShortId,
+    StampRange, SummaryAnswer, Vector,
 };
 
 /// Bytes of a message. A batch of commits has at most 256 KiB, a comparison less; the vectors of
@@ -295,36 +295,36 @@ fn take_hello(reader: &mut Reader<'_>) -> Result<Hello, WireError> {
 
 /// Writes the start relative to what was named before and the end relative to the start: neighbours
 /// are close. The end of everything is 0, which no range is long.
-fn put_range(range: Range, last: &mut Stamp, out: &mut Vec<u8>) {
+fn put_range(range: StampRange, last: &mut Stamp, out: &mut Vec<u8>) {
     put_number(range.from.0.wrapping_sub(last.0), out);
-    let endless = range.until == Range::ALL.until;
+    let endless = range.until == StampRange::ALL.until;
     put_number(if endless { 0 } else { range.until.0.wrapping_sub(range.from.0) }, out);
     *last = if endless { range.from } else { range.until };
 }
 
-fn take_range(reader: &mut Reader<'_>, last: &mut Stamp) -> Result<Range, WireError> {
+fn take_range(reader: &mut Reader<'_>, last: &mut Stamp) -> Result<StampRange, WireError> {
     let from = Stamp(last.0.wrapping_add(take_number(reader)?));
     let length = take_number(reader)?;
     let until = match length {
-        0 => Range::ALL.until,
+        0 => StampRange::ALL.until,
         _ => Stamp(from.0.checked_add(length).ok_or(WireError::Number)?),
     };
     *last = if length == 0 { from } else { until };
-    Ok(Range { from, until })
+    Ok(StampRange { from, until })
 }
 
-fn put_summaries(summaries: &[Summary], out: &mut Vec<u8>) {
+fn put_summaries(summaries: &[RangeSummary], out: &mut Vec<u8>) {
     put_number(summaries.len() as u64, out);
     let mut last = Stamp::default();
     for summary in summaries {
         put_range(summary.range, &mut last, out);
         match &summary.held {
-            Held::Ids(ids) => {
+            RangeHoldings::Ids(ids) => {
                 out.push(HELD_IDS);
                 put_number(ids.len() as u64, out);
                 ids.iter().for_each(|id| out.extend_from_slice(&id.0));
             }
-            Held::Sum { fingerprint, count } => {
+            RangeHoldings::Sum { fingerprint, count } => {
                 out.push(HELD_SUM);
                 out.extend_from_slice(&fingerprint.0);
                 put_number(*count, out);
@@ -333,7 +333,7 @@ fn put_summaries(summaries: &[Summary], out: &mut Vec<u8>) {
     }
 }
 
-fn take_summaries(reader: &mut Reader<'_>) -> Result<Vec<Summary>, WireError> {
+fn take_summaries(reader: &mut Reader<'_>) -> Result<Vec<RangeSummary>, WireError> {
     let mut summaries = Vec::new();
     let mut last = Stamp::default();
     for _ in 0..take_number(reader)? {
@@ -344,29 +344,30 @@ fn take_summaries(reader: &mut Reader<'_>) -> Result<Vec<Summary>, WireError> {
                 for _ in 0..take_number(reader)? {
                     ids.push(ShortId(reader.array()?));
                 }
-                Held::Ids(ids)
+                RangeHoldings::Ids(ids)
             }
-            HELD_SUM => {
-                Held::Sum { fingerprint: Fingerprint(reader.array()?), count: take_number(reader)? }
-            }
+            HELD_SUM => RangeHoldings::Sum {
+                fingerprint: Fingerprint(reader.array()?),
+                count: take_number(reader)?,
+            },
             other => return Err(WireError::Kind(other)),
         };
-        summaries.push(Summary { range, held });
+        summaries.push(RangeSummary { range, held });
     }
     Ok(summaries)
 }
 
-fn put_answers(answers: &[Answer], out: &mut Vec<u8>) {
+fn put_answers(answers: &[SummaryAnswer], out: &mut Vec<u8>) {
     put_number(answers.len() as u64, out);
     for answer in answers {
         match answer {
-            Answer::Lacks { range, missing } => {
+            SummaryAnswer::Lacks { range, missing } => {
                 out.push(ANSWER_LACKS);
                 put_range(*range, &mut Stamp::default(), out);
                 put_number(missing.len() as u64, out);
                 missing.iter().for_each(|index| put_number((*index).into(), out));
             }
-            Answer::Holds(summaries) => {
+            SummaryAnswer::Holds(summaries) => {
                 out.push(ANSWER_HOLDS);
                 put_summaries(summaries, out);
             }
@@ -374,7 +375,7 @@ fn put_answers(answers: &[Answer], out: &mut Vec<u8>) {
     }
 }
 
-fn take_answers(reader: &mut Reader<'_>) -> Result<Vec<Answer>, WireError> {
+fn take_answers(reader: &mut Reader<'_>) -> Result<Vec<SummaryAnswer>, WireError> {
     let mut answers = Vec::new();
     for _ in 0..take_number(reader)? {
         answers.push(match reader.byte()? {
@@ -384,35 +385,35 @@ fn take_answers(reader: &mut Reader<'_>) -> Result<Vec<Answer>, WireError> {
                 for _ in 0..take_number(reader)? {
                     missing.push(take_small(reader)?);
                 }
-                Answer::Lacks { range, missing }
+                SummaryAnswer::Lacks { range, missing }
             }
-            ANSWER_HOLDS => Answer::Holds(take_summaries(reader)?),
+            ANSWER_HOLDS => SummaryAnswer::Holds(take_summaries(reader)?),
             other => return Err(WireError::Kind(other)),
         });
     }
     Ok(answers)
 }
 
-const REFUSALS: [Refusal; 14] = [
-    Refusal::OtherCluster,
-    Refusal::ClocksApart(0),
-    Refusal::Unknown,
-    Refusal::Evicted,
-    Refusal::Behind,
-    Refusal::Implausible,
-    Refusal::BelowGarbage,
-    Refusal::Conflict,
-    Refusal::ValueMismatch,
-    Refusal::HorizonsRose,
-    Refusal::NoRoom,
-    Refusal::Busy,
-    Refusal::Stalled,
-    Refusal::OutOfPlace,
+const REFUSALS: [SessionRefusal; 14] = [
+    SessionRefusal::OtherCluster,
+    SessionRefusal::ClocksApart(0),
+    SessionRefusal::Unknown,
+    SessionRefusal::Evicted,
+    SessionRefusal::Behind,
+    SessionRefusal::Implausible,
+    SessionRefusal::BelowGarbage,
+    SessionRefusal::Conflict,
+    SessionRefusal::ValueMismatch,
+    SessionRefusal::HorizonsRose,
+    SessionRefusal::NoRoom,
+    SessionRefusal::Busy,
+    SessionRefusal::Stalled,
+    SessionRefusal::OutOfPlace,
 ];
 
-fn put_refusal(refusal: Refusal, out: &mut Vec<u8>) {
+fn put_refusal(refusal: SessionRefusal, out: &mut Vec<u8>) {
     let (alike, number) = match refusal {
-        Refusal::ClocksApart(apart) => (Refusal::ClocksApart(0), apart),
+        SessionRefusal::ClocksApart(apart) => (SessionRefusal::ClocksApart(0), apart),
         other => (other, 0),
     };
     let code = REFUSALS.iter().position(|known| *known == alike).unwrap_or_default();
@@ -420,11 +421,11 @@ fn put_refusal(refusal: Refusal, out: &mut Vec<u8>) {
     put_number(number, out);
 }
 
-fn take_refusal(reader: &mut Reader<'_>) -> Result<Refusal, WireError> {
+fn take_refusal(reader: &mut Reader<'_>) -> Result<SessionRefusal, WireError> {
     let code = reader.byte()?;
     let number = take_number(reader)?;
     match REFUSALS.get(usize::from(code)) {
-        Some(Refusal::ClocksApart(_)) => Ok(Refusal::ClocksApart(number)),
+        Some(SessionRefusal::ClocksApart(_)) => Ok(SessionRefusal::ClocksApart(number)),
         Some(refusal) => Ok(*refusal),
         None => Err(WireError::Kind(code)),
     }

@@ -4,8 +4,8 @@
 use model::Timestamp;
 use store_core::event::{Alarm, Event};
 use store_core::sync::compare;
-use store_core::sync::message::{Body, ClusterId, Hello, Refusal};
-use store_core::{Action, Commit, Expiry, Horizons, NodeTag, Position, Stamp};
+use store_core::sync::message::{Body, ClusterId, Hello, SessionRefusal};
+use store_core::{Commit, CommitAction, Expiry, Horizons, NodeTag, Position, Stamp};
 
 use crate::node::{Node, START, delete, set, stamp, tag};
 
@@ -27,7 +27,7 @@ pub fn good_session(node: &mut Node, from: NodeTag, session: u64) {
     assert!(matches!(node.sent.last().unwrap().1.body, Body::Noted { whole: true, .. }));
 }
 
-fn check(refusal: Refusal, from: &str, lie: impl Fn(&mut Hello, Timestamp)) {
+fn check(refusal: SessionRefusal, from: &str, lie: impl Fn(&mut Hello, Timestamp)) {
     let from = tag(from);
     let mut node = Node::founder();
     let head = node.machine.replica().history().head();
@@ -47,10 +47,10 @@ fn check(refusal: Refusal, from: &str, lie: impl Fn(&mut Hello, Timestamp)) {
                     true => node.say(from, session, Body::CopyFrom { hello }),
                     false => open(&mut node, from, session, hello),
                 }
-                assert_eq!(node.refusal_to(from).map(Refusal::kind), Some(refusal.kind()));
+                assert_eq!(node.refusal_to(from).map(SessionRefusal::kind), Some(refusal.kind()));
                 // Nothing goes on in the session that was refused.
                 node.commits(from, session, 0, vec![]);
-                assert_eq!(node.refusal_to(from), Some(Refusal::OutOfPlace));
+                assert_eq!(node.refusal_to(from), Some(SessionRefusal::OutOfPlace));
             }
         }
         let alarms = node.alarms.iter().filter(|alarm| is_this(alarm)).count();
@@ -66,21 +66,21 @@ fn check(refusal: Refusal, from: &str, lie: impl Fn(&mut Hello, Timestamp)) {
 }
 
 #[test]
-fn a_peer_of_another_cluster() {
-    check(Refusal::OtherCluster, "n2", |hello, _| hello.cluster = ClusterId([9; 16]));
-    check(Refusal::OtherCluster, "foe", |hello, _| hello.cluster = ClusterId([9; 16]));
+fn a_peer_of_another_cluster_is_refused() {
+    check(SessionRefusal::OtherCluster, "n2", |hello, _| hello.cluster = ClusterId([9; 16]));
+    check(SessionRefusal::OtherCluster, "foe", |hello, _| hello.cluster = ClusterId([9; 16]));
 }
 
 #[test]
-fn a_peer_that_nobody_knows_or_that_speaks_for_another() {
-    check(Refusal::Unknown, "foe", |_, _| {});
-    check(Refusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n3"));
-    check(Refusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n1"));
+fn a_peer_that_is_unknown_or_gives_the_name_of_another_is_refused() {
+    check(SessionRefusal::Unknown, "foe", |_, _| {});
+    check(SessionRefusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n3"));
+    check(SessionRefusal::OutOfPlace, "n2", |hello, _| hello.node = tag("n1"));
 }
 
 #[test]
-fn clocks_that_are_apart() {
-    let apart = Refusal::ClocksApart(0);
+fn a_peer_whose_clock_is_apart_is_refused() {
+    let apart = SessionRefusal::ClocksApart(0);
     check(apart, "n2", |hello, now| hello.clock = Timestamp(now.0 + 501));
     check(apart, "n2", |hello, now| hello.clock = Timestamp(now.0 - 2501));
     check(apart, "n2", |hello, _| hello.clock = Timestamp(0));
@@ -88,9 +88,9 @@ fn clocks_that_are_apart() {
 }
 
 #[test]
-fn horizons_that_nobody_can_have() {
+fn implausible_horizons_are_refused() {
     let check = |horizons: fn(Timestamp) -> Horizons| {
-        check(Refusal::Implausible, "n2", |hello, now| hello.horizons = horizons(now));
+        check(SessionRefusal::Implausible, "n2", |hello, now| hello.horizons = horizons(now));
     };
     check(|_| Horizons { squash: Stamp(u64::MAX), garbage: Stamp(0) });
     check(|now| Horizons { squash: stamp(Timestamp(now.0 + 502)), garbage: Stamp(0) });
@@ -99,15 +99,15 @@ fn horizons_that_nobody_can_have() {
 }
 
 #[test]
-fn an_evicted_peer() {
+fn an_evicted_peer_is_refused_and_reported_once() {
     let mut node = Node::founder();
     let n3 = tag("n3");
     node.write("cluster::nodes::n3", false);
     for session in 1..4 {
         greet(&mut node, n3, session);
-        assert_eq!(node.refusal_to(n3), Some(Refusal::Evicted));
+        assert_eq!(node.refusal_to(n3), Some(SessionRefusal::Evicted));
     }
-    assert_eq!(node.alarms, [Alarm::Quarantined { peer: n3, reason: Refusal::Evicted }]);
+    assert_eq!(node.alarms, [Alarm::Quarantined { peer: n3, reason: SessionRefusal::Evicted }]);
     node.finish();
 }
 
@@ -116,7 +116,7 @@ fn the_alarm_tells_how_far_apart_the_clocks_are() {
     let mut node = Node::founder();
     let hello = Hello { clock: Timestamp(node.now.0 + 777), ..node.hello_of(tag("n2")) };
     open(&mut node, tag("n2"), 1, hello);
-    let reason = Refusal::ClocksApart(777);
+    let reason = SessionRefusal::ClocksApart(777);
     assert_eq!(node.alarms, [Alarm::Quarantined { peer: tag("n2"), reason }]);
 }
 
@@ -138,7 +138,7 @@ fn an_answers_clock_lies_between_question_and_answer() {
         let clock = Timestamp(asked.unwrap().0.saturating_add_signed(offset));
         let hello = Hello { clock, ..node.hello_of(n2) };
         node.say(n2, session, Body::Opened { hello, answers: Some(vec![]) });
-        let apart = matches!(node.refusal_to(n2), Some(Refusal::ClocksApart(501)));
+        let apart = matches!(node.refusal_to(n2), Some(SessionRefusal::ClocksApart(501)));
         assert_eq!(apart, refused, "{offset}");
         assert_eq!(node.alarms.len(), usize::from(refused));
         node.finish();
@@ -167,7 +167,7 @@ fn acknowledgements_and_vectors_from_the_future_count_for_nothing() {
 }
 
 #[test]
-fn vectors_name_nobody_into_the_log() {
+fn unknown_nodes_in_a_vector_are_not_remembered() {
     let mut node = Node::founder();
     for session in 1..20 {
         let names = (0..500).map(|n| tag(&format!("x{session}y{n}")));
@@ -184,14 +184,14 @@ fn a_copy_is_lent_to_those_alone_who_lost_their_past() {
     let mut node = Node::founder();
     let hello = node.hello_of(tag("n2"));
     node.say(tag("n2"), 1, Body::CopyFrom { hello: hello.clone() });
-    assert_eq!(node.refusal_to(tag("n2")), Some(Refusal::OutOfPlace));
+    assert_eq!(node.refusal_to(tag("n2")), Some(SessionRefusal::OutOfPlace));
     node.say(tag("n2"), 2, Body::CopyFrom { hello: Hello { fresh: true, ..hello } });
     assert!(matches!(node.sent.last().unwrap().1.body, Body::Commits { .. }));
     node.finish();
 }
 
 #[test]
-fn commits_below_what_everybody_was_said_to_hold() {
+fn commits_below_the_garbage_horizon_are_refused() {
     let mut node = Node::founder();
     let n2 = tag("n2");
     let garbage = Stamp(node.machine.sync().members().told().0 - 1);
@@ -202,8 +202,8 @@ fn commits_below_what_everybody_was_said_to_hold() {
     let at = |stamp| Position { stamp: Stamp(stamp), node: n2 };
     let now = stamp(node.now).0;
     node.commits(n2, 1, 0, vec![set(at(now), "new"), set(at(1000), "old"), delete(at(1001), "b")]);
-    assert_eq!(node.refusal_to(n2), Some(Refusal::BelowGarbage));
-    let reason = Refusal::BelowGarbage;
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::BelowGarbage));
+    let reason = SessionRefusal::BelowGarbage;
     assert_eq!(node.alarms, [Alarm::Quarantined { peer: n2, reason }]);
     assert!(node.machine.replica().newest("old").is_none());
     node.finish();
@@ -211,11 +211,11 @@ fn commits_below_what_everybody_was_said_to_hold() {
 
 /// An end that everybody was said to know takes no value from a node that holds one.
 #[test]
-fn an_end_below_what_everybody_was_said_to_hold() {
+fn a_delete_below_the_garbage_horizon_takes_no_value_from_a_node_that_holds_one() {
     let n2 = tag("n2");
     let expired = |at| {
         let expires = Some(Expiry::at(Timestamp(START.0 - 100_000)));
-        let action = Action::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires };
+        let action = CommitAction::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires };
         Commit { action, ..set(at, "k") }
     };
     for end in [|at| delete(at, "k"), expired] {
@@ -229,7 +229,7 @@ fn an_end_below_what_everybody_was_said_to_hold() {
         open(&mut node, n2, 2, hello);
         assert_eq!(node.machine.replica().horizons().garbage, garbage);
         node.commits(n2, 2, 0, vec![end(old(8))]);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::BelowGarbage));
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::BelowGarbage));
         assert!(node.machine.replica().newest("k").is_some());
         node.finish();
     }
@@ -271,7 +271,7 @@ fn a_value_whose_delete_was_collected_does_not_come_back() {
     ] {
         greet(&mut node, n2, session);
         node.commits(n2, session, 0, commits);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::BelowGarbage));
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::BelowGarbage));
         assert_eq!(node.machine.replica().history().head(), head, "nothing of it is kept");
     }
     // What is older than a value that is held is no news, and no reason to refuse the rest.
@@ -307,6 +307,6 @@ fn a_commit_that_a_horizon_overtakes_is_not_written() {
     node.disk_writes();
     assert_eq!(node.machine.replica().horizons().garbage, garbage);
     assert!(node.machine.replica().newest("k").is_none());
-    assert_eq!(node.refusal_to(n2), Some(Refusal::HorizonsRose));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::HorizonsRose));
     node.finish();
 }

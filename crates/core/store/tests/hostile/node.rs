@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Machine, Timestamp};
-use store_core::event::{Alarm, Change, Effect, Entry, Event, Ticket, Write};
+use store_core::event::{Alarm, BatchEntry, Change, Effect, Event, Ticket, Write};
 use store_core::sync::members::is_roster_key;
-use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal, Vector};
+use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, SessionRefusal, Vector};
 use store_core::{
-    Action, Commit, Horizons, Location, NodeTag, Past, Position, Stamp, StoreMachine,
+    Commit, CommitAction, Horizons, Location, NodeTag, Past, Position, Stamp, StoreMachine,
 };
 
 pub const CLUSTER: ClusterId = ClusterId([7; 16]);
@@ -30,12 +30,12 @@ pub fn stamp(time: Timestamp) -> Stamp {
 }
 
 pub fn set(at: Position, key: &str) -> Commit {
-    let action = Action::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires: None };
+    let action = CommitAction::Set { hash: [1; 32], sha1: [1; 20], size: 0, expires: None };
     Commit { at, key: key.into(), action, location: Location::Log { segment: 0, offset: 0 } }
 }
 
 pub fn delete(at: Position, key: &str) -> Commit {
-    Commit { at, key: key.into(), action: Action::Delete, location: Location::Nowhere }
+    Commit { at, key: key.into(), action: CommitAction::Delete, location: Location::Nowhere }
 }
 
 pub struct Node {
@@ -46,8 +46,8 @@ pub struct Node {
     pub alarms: Vec<Alarm>,
     /// Whether batches wait until the test says what the disk does.
     pub slow_disk: bool,
-    pending: Option<(u64, Vec<Entry>)>,
-    log: Vec<(Entry, Location)>,
+    pending: Option<(u64, Vec<BatchEntry>)>,
+    log: Vec<(BatchEntry, Location)>,
     /// The tickets that came with commits of peers and are not back yet.
     handed: BTreeSet<Ticket>,
     next_ticket: u64,
@@ -140,7 +140,7 @@ impl Node {
     }
 
     /// Returns what it said to the peer last, if that was a refusal.
-    pub fn refusal_to(&self, peer: NodeTag) -> Option<Refusal> {
+    pub fn refusal_to(&self, peer: NodeTag) -> Option<SessionRefusal> {
         match self.sent.iter().rev().find(|(to, _)| *to == peer)?.1.body {
             Body::Refused(refusal) => Some(refusal),
             _ => None,
@@ -219,7 +219,7 @@ impl Node {
         let here = Location::Log { segment: 1, offset: batch as u32 * 8 };
         let locations: Vec<Location> = entries.iter().map(|entry| entry.location(here)).collect();
         let passed = entries.iter().filter_map(|entry| match entry {
-            Entry::Horizons(horizons) => Some(*horizons),
+            BatchEntry::Horizons(horizons) => Some(*horizons),
             _ => None,
         });
         self.passed = passed.collect();
@@ -277,13 +277,13 @@ impl Node {
         for (at, key) in anew {
             let commit = commits.iter().find(|c| c.at == at).expect("it is among the commits");
             let change = match commit.action {
-                Action::Set { hash, sha1, size: 0, expires } => {
+                CommitAction::Set { hash, sha1, size: 0, expires } => {
                     Change::SetInline { hash, sha1, size: 0, expires }
                 }
-                Action::Set { hash, sha1, size, expires } => {
+                CommitAction::Set { hash, sha1, size, expires } => {
                     Change::SetFile { hash, sha1, size, expires }
                 }
-                Action::Delete => Change::Delete,
+                CommitAction::Delete => Change::Delete,
             };
             let ticket = self.ticket();
             self.writing.insert(ticket);

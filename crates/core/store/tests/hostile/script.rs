@@ -6,11 +6,11 @@ use model::Timestamp;
 use store_core::event::{Change, Event};
 use store_core::sync::compare;
 use store_core::sync::message::{
-    Answer, Body, Carried, ClusterId, Held, Hello, Message, Range, Refusal, ShortId, Summary,
-    Vector,
+    Body, Carried, ClusterId, Hello, Message, RangeHoldings, RangeSummary, SessionRefusal, ShortId,
+    StampRange, SummaryAnswer, Vector,
 };
 use store_core::sync::wire;
-use store_core::{Action, Commit, Expiry, Horizons, Location, NodeTag, Position, Stamp};
+use store_core::{Commit, CommitAction, Expiry, Horizons, Location, NodeTag, Position, Stamp};
 
 use crate::node::{CLUSTER, Node, delete, set, stamp, tag};
 
@@ -249,10 +249,10 @@ impl Life<'_> {
             9 => Body::Copying { hello: self.hello(from) },
             10 => Body::Copied { vector: self.vector(), horizons: self.horizons() },
             _ => Body::Refused(self.source.pick(&[
-                Refusal::Behind,
-                Refusal::Evicted,
-                Refusal::Busy,
-                Refusal::ClocksApart(u64::MAX),
+                SessionRefusal::Behind,
+                SessionRefusal::Evicted,
+                SessionRefusal::Busy,
+                SessionRefusal::ClocksApart(u64::MAX),
             ])),
         };
         self.say(from, session, body);
@@ -285,12 +285,12 @@ impl Life<'_> {
         match self.source.byte() % 4 {
             0 => delete(at, key),
             1 => {
-                let action = Action::Set { hash: [6; 32], sha1, size, expires: None };
+                let action = CommitAction::Set { hash: [6; 32], sha1, size, expires: None };
                 Commit { action, location: Location::Nowhere, ..set(at, key) }
             }
             2 => {
                 let expires = Some(Expiry::at(Timestamp(self.stamp().time().0.max(1))));
-                let action = Action::Set { hash: [6; 32], sha1, size: 0, expires };
+                let action = CommitAction::Set { hash: [6; 32], sha1, size: 0, expires };
                 Commit { action, ..set(at, key) }
             }
             _ => set(at, key),
@@ -331,37 +331,39 @@ impl Life<'_> {
         hello
     }
 
-    fn range(&mut self) -> Range {
+    fn range(&mut self) -> StampRange {
         let (one, other) = (self.stamp(), self.stamp());
         match self.source.byte() % 3 {
-            0 => Range::ALL,
-            1 => Range { from: one.min(other), until: one.max(other) },
-            _ => Range { from: one, until: Range::ALL.until },
+            0 => StampRange::ALL,
+            1 => StampRange { from: one.min(other), until: one.max(other) },
+            _ => StampRange { from: one, until: StampRange::ALL.until },
         }
     }
 
-    fn summary(&mut self) -> Summary {
+    fn summary(&mut self) -> RangeSummary {
         let range = self.range();
         let history = self.node.machine.replica().history();
         let held = match self.source.byte() % 3 {
-            0 => Held::Ids(history.range(range).map(ShortId::of).collect()),
-            1 => Held::Ids(vec![ShortId([self.source.byte(); 16]); 3]),
-            _ => Held::Sum { fingerprint: history.head(), count: self.source.byte().into() },
+            0 => RangeHoldings::Ids(history.range(range).map(ShortId::of).collect()),
+            1 => RangeHoldings::Ids(vec![ShortId([self.source.byte(); 16]); 3]),
+            _ => {
+                RangeHoldings::Sum { fingerprint: history.head(), count: self.source.byte().into() }
+            }
         };
-        Summary { range, held }
+        RangeSummary { range, held }
     }
 
-    fn summaries(&mut self) -> Vec<Summary> {
+    fn summaries(&mut self) -> Vec<RangeSummary> {
         if self.source.byte().is_multiple_of(2) {
             return compare::opening(self.node.machine.replica().history());
         }
         (0..self.source.below(4)).map(|_| self.summary()).collect()
     }
 
-    fn answers(&mut self) -> Vec<Answer> {
+    fn answers(&mut self) -> Vec<SummaryAnswer> {
         let one = |life: &mut Self| match life.source.byte() % 2 {
-            0 => Answer::Lacks { range: life.range(), missing: vec![0, 1, 1, u32::MAX] },
-            _ => Answer::Holds(life.summaries()),
+            0 => SummaryAnswer::Lacks { range: life.range(), missing: vec![0, 1, 1, u32::MAX] },
+            _ => SummaryAnswer::Holds(life.summaries()),
         };
         (0..self.source.below(4)).map(|_| one(self)).collect()
     }

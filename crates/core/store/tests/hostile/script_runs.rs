@@ -15,18 +15,18 @@ proptest! {
 /// A peer let a horizon rise that nobody could have let rise, and then told of a delete that all
 /// should have known: a watcher of the value was not told of its end.
 #[test]
-fn a_value_that_is_ended_by_what_nobody_needs() {
+fn watchers_hear_of_a_delete_below_the_garbage_horizon() {
     script::run(include_bytes!("../../../../../fuzz/seeds/machine/ended-by-what-all-know"));
 }
 
 /// What was collected in one cluster is no loss in another, whose horizons are lower.
 #[test]
-fn a_delete_that_was_collected_before_the_node_joined_elsewhere() {
+fn a_delete_collected_before_a_join_is_no_loss_in_the_new_cluster() {
     script::run(include_bytes!("../../../../../fuzz/seeds/machine/collected-in-another-cluster"));
 }
 
 /// The same case, where both are in one batch of the log.
 #[test]
-fn a_delete_that_was_collected_as_the_node_joined_elsewhere() {
+fn a_delete_collected_during_a_join_is_no_loss_in_the_new_cluster() {
     script::run(include_bytes!("../../../../../fuzz/seeds/machine/collected-while-joining"));
 }

@@ -4,8 +4,10 @@
 use model::Timestamp;
 use store_core::event::{Alarm, Event};
 use store_core::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
-use store_core::sync::message::{Answer, Body, Held, Range, Refusal, Summary};
-use store_core::{Action, Commit, Fingerprint, Horizons, NodeTag, Position, Stamp};
+use store_core::sync::message::{
+    Body, RangeHoldings, RangeSummary, SessionRefusal, StampRange, SummaryAnswer,
+};
+use store_core::{Commit, CommitAction, Fingerprint, Horizons, NodeTag, Position, Stamp};
 
 use crate::greetings::{good_session, greet, open};
 use crate::node::{CLUSTER, Node, set, stamp, tag};
@@ -22,25 +24,25 @@ fn opened() -> (Node, NodeTag) {
     (node, tag("n2"))
 }
 
-fn quarantined(node: &Node, reason: Refusal) -> usize {
+fn quarantined(node: &Node, reason: SessionRefusal) -> usize {
     let alarm = Alarm::Quarantined { peer: tag("n2"), reason };
     node.alarms.iter().filter(|found| **found == alarm).count()
 }
 
 #[test]
-fn one_time_and_node_with_two_commits() {
+fn two_commits_at_one_position_are_a_conflict_and_the_first_stays() {
     let (mut node, n2) = opened();
     let place = at(&node, 10, "n2");
-    let other = Action::Set { hash: [9; 32], sha1: [9; 20], size: 0, expires: None };
+    let other = CommitAction::Set { hash: [9; 32], sha1: [9; 20], size: 0, expires: None };
     let other = Commit { action: other, ..set(place, "k") };
     for (session, batch) in [(1, 0), (2, 1), (3, 2)] {
         greet(&mut node, n2, session);
         node.commits(n2, session, batch, vec![set(place, "k"), other.clone(), other.clone()]);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Conflict));
     }
     let kept = node.machine.replica().newest("k").unwrap().clone();
     assert_eq!(kept.cid(), set(place, "k").cid(), "the first one stays");
-    assert_eq!(quarantined(&node, Refusal::Conflict), 1);
+    assert_eq!(quarantined(&node, SessionRefusal::Conflict), 1);
     assert_eq!(node.alarms.len(), 2, "{:?}", node.alarms);
     assert!(node.alarms.contains(&Alarm::Conflict { position: place, peer: n2 }));
     node.finish();
@@ -54,7 +56,7 @@ fn a_conflict_is_over_when_both_hold_the_same_and_is_told_again_after_that() {
     let clash = |node: &mut Node, session| {
         greet(node, n2, session);
         node.commits(n2, session, 0, vec![set(place, "k"), set(place, "l")]);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Conflict));
         node.pass(100);
     };
     let told = |node: &Node| node.alarms.iter().filter(|alarm| **alarm == conflict).count();
@@ -114,7 +116,7 @@ fn any_number_of_conflicts_fills_no_memory() {
 
 /// A node whose disk was set back meets its own commits like that: it takes them back.
 #[test]
-fn a_commit_of_this_node_that_it_does_not_know() {
+fn a_node_takes_back_a_commit_of_its_own_that_it_lost() {
     let (mut node, n2) = opened();
     let place = at(&node, 0, "n1");
     node.commits(n2, 1, 0, vec![set(place, "k")]);
@@ -125,18 +127,18 @@ fn a_commit_of_this_node_that_it_does_not_know() {
 }
 
 #[test]
-fn a_commit_in_the_place_of_one_of_this_nodes() {
+fn another_commit_at_a_position_of_this_node_is_a_conflict() {
     let (mut node, n2) = opened();
     let mine = node.machine.replica().newest("mine").unwrap().clone();
     node.commits(n2, 1, 0, vec![set(mine.at, "other")]);
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Conflict));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Conflict));
     assert!(node.alarms.contains(&Alarm::Conflict { position: mine.at, peer: n2 }));
     assert_eq!(node.machine.replica().newest("mine"), Some(&mine));
     node.finish();
 }
 
 #[test]
-fn commits_from_ahead_wait_and_count_for_nothing() {
+fn commits_from_the_future_are_parked_until_their_time() {
     let (mut node, n2) = opened();
     let ahead = Position { stamp: stamp(Timestamp(node.now.0 + 2000)), node: n2 };
     node.commits(n2, 1, 0, vec![set(ahead, "k"), set(ahead, "k")]);
@@ -156,7 +158,7 @@ fn commits_from_ahead_wait_and_count_for_nothing() {
 }
 
 #[test]
-fn more_batches_than_allowed_or_one_twice() {
+fn too_many_batches_or_one_twice_end_the_session() {
     for batches in [vec![0, 1, 2, 3, 4], vec![0, 0]] {
         let (mut node, n2) = opened();
         node.slow_disk = true;
@@ -167,19 +169,19 @@ fn more_batches_than_allowed_or_one_twice() {
             node.commits(n2, 1, batch, vec![commit]);
             assert_eq!(node.refusal_to(n2).is_some(), n == last);
         }
-        assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
-        assert_eq!(quarantined(&node, Refusal::OutOfPlace), 1);
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace));
+        assert_eq!(quarantined(&node, SessionRefusal::OutOfPlace), 1);
         node.finish();
     }
 }
 
 #[test]
-fn the_last_word_before_all_is_durable() {
+fn a_session_cannot_end_before_its_commits_are_durable() {
     let (mut node, n2) = opened();
     node.slow_disk = true;
     node.commits(n2, 1, 0, vec![set(at(&node, 1, "n2"), "k")]);
     node.say(n2, 1, Body::Done { vector: [(n2, stamp(node.now))].into() });
-    assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace));
     assert!(node.machine.sync().members().held().get(&n2).is_none(), "nothing is concluded");
     node.finish();
     assert!(node.machine.replica().newest("k").is_some(), "what came is kept");
@@ -195,7 +197,7 @@ fn a_full_disk_ends_the_session_once() {
     node.disk_refuses();
     let refused = |(_, m): &&(NodeTag, _)| {
         let store_core::sync::message::Message { body, .. } = m;
-        matches!(body, Body::Refused(Refusal::NoRoom))
+        matches!(body, Body::Refused(SessionRefusal::NoRoom))
     };
     assert_eq!(node.sent[before..].iter().filter(refused).count(), 1);
     node.finish();
@@ -227,7 +229,7 @@ fn a_full_disk_at_the_end_of_a_copy_loses_nothing_of_it() {
 }
 
 #[test]
-fn whole_sessions_again() {
+fn repeated_sessions_change_nothing() {
     let (mut node, n2) = opened();
     let said = [
         Body::Open { hello: node.hello_of(n2), summaries: vec![] },
@@ -252,21 +254,21 @@ fn whole_sessions_again() {
 }
 
 #[test]
-fn a_giver_that_compares_for_ever() {
+fn a_giver_that_compares_for_ever_is_given_up() {
     let (mut node, n2) = opened();
-    let lie = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
-    let compare = Body::Compare(vec![Summary { range: Range::ALL, held: lie.clone() }]);
+    let lie = RangeHoldings::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
+    let compare = Body::Compare(vec![RangeSummary { range: StampRange::ALL, held: lie.clone() }]);
     for _ in 0..ROUNDS_MAX {
         node.say(n2, 1, compare.clone());
         assert!(matches!(node.sent.last().unwrap().1.body, Body::Answers(_)));
     }
     node.say(n2, 1, compare);
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Stalled));
     // They may not all come at once either.
     greet(&mut node, n2, 2);
-    let all = vec![Summary { range: Range::ALL, held: lie }; SUMMARIES_MAX + 1];
+    let all = vec![RangeSummary { range: StampRange::ALL, held: lie }; SUMMARIES_MAX + 1];
     node.say(n2, 2, Body::Compare(all));
-    assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace));
     node.finish();
 }
 
@@ -281,25 +283,25 @@ fn giving() -> (Node, NodeTag, u64) {
 }
 
 #[test]
-fn a_taker_that_never_agrees() {
+fn a_taker_that_never_agrees_is_given_up() {
     let (mut node, n2, session) = giving();
-    let held = Held::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
-    let never = vec![Answer::Holds(vec![Summary { range: Range::ALL, held }])];
+    let held = RangeHoldings::Sum { fingerprint: Fingerprint([3; 16]), count: 9 };
+    let never = vec![SummaryAnswer::Holds(vec![RangeSummary { range: StampRange::ALL, held }])];
     let hello = node.hello_of(n2);
     node.say(n2, session, Body::Opened { hello, answers: Some(never.clone()) });
     for _ in 0..ROUNDS_MAX {
         node.say(n2, session, Body::Answers(never.clone()));
     }
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Stalled));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Stalled));
     node.finish();
 }
 
 #[test]
-fn a_taker_that_asks_for_what_does_not_exist() {
+fn a_taker_that_asks_for_missing_commits_gets_those_that_exist_once() {
     let (mut node, n2, session) = giving();
     let missing = vec![9999, u32::MAX, 5, 5];
     let hello = node.hello_of(n2);
-    let answers = Some(vec![Answer::Lacks { range: Range::ALL, missing }]);
+    let answers = Some(vec![SummaryAnswer::Lacks { range: StampRange::ALL, missing }]);
     node.say(n2, session, Body::Opened { hello, answers });
     let commits = node.sent.iter().find_map(|(_, message)| match &message.body {
         Body::Commits { commits, .. } => Some(commits.len()),
@@ -316,9 +318,9 @@ fn an_acknowledgement_of_nothing_ends_no_comparison() {
     let (mut node, n2, session) = giving();
     let history = node.machine.replica().history().clone();
     let answers = compare::answer(&Default::default(), &compare::opening(&history));
-    let half = Answer::Holds(vec![Summary {
-        range: Range::ALL,
-        held: Held::Sum { fingerprint: Fingerprint([3; 16]), count: 90 },
+    let half = SummaryAnswer::Holds(vec![RangeSummary {
+        range: StampRange::ALL,
+        held: RangeHoldings::Sum { fingerprint: Fingerprint([3; 16]), count: 90 },
     }]);
     let hello = node.hello_of(n2);
     node.say(n2, session, Body::Opened { hello, answers: Some(vec![half]) });
@@ -332,7 +334,7 @@ fn an_acknowledgement_of_nothing_ends_no_comparison() {
 }
 
 #[test]
-fn a_copy_whose_last_word_lies() {
+fn a_copy_with_implausible_horizons_is_refused() {
     let mut node = Node::new("n1");
     let n2 = tag("n2");
     node.write("mine", true);
@@ -343,14 +345,14 @@ fn a_copy_whose_last_word_lies() {
     node.say(n2, session, Body::Copying { hello: node.hello_of(n2) });
     let horizons = Horizons { squash: Stamp(u64::MAX), garbage: Stamp(u64::MAX - 1) };
     node.say(n2, session, Body::Copied { vector: [].into(), horizons });
-    assert_eq!(node.refusal_to(n2), Some(Refusal::Implausible));
+    assert_eq!(node.refusal_to(n2), Some(SessionRefusal::Implausible));
     assert_eq!(node.machine.replica().horizons(), Horizons::default());
     assert!(node.machine.replica().newest("mine").is_some());
     node.finish();
 }
 
 #[test]
-fn reported_again_after_it_was_over() {
+fn an_alarm_is_raised_again_after_it_was_over() {
     let (mut node, n2) = opened();
     for round in 1..4 {
         node.slow_disk = true;
@@ -360,7 +362,7 @@ fn reported_again_after_it_was_over() {
         node.say(n2, session, Body::Done { vector: [].into() });
         node.slow_disk = false;
         node.disk_writes();
-        assert_eq!(quarantined(&node, Refusal::OutOfPlace), round);
+        assert_eq!(quarantined(&node, SessionRefusal::OutOfPlace), round);
         good_session(&mut node, n2, session + 1);
         node.pass(100);
     }

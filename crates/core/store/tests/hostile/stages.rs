@@ -3,7 +3,7 @@
 
 use store_core::event::Event;
 use store_core::sync::compare;
-use store_core::sync::message::{Answer, Body, Range, Refusal};
+use store_core::sync::message::{Body, SessionRefusal, StampRange, SummaryAnswer};
 use store_core::{Horizons, NodeTag, Position, Stamp};
 
 use crate::greetings::greet;
@@ -65,7 +65,7 @@ fn give(node: &mut Node, n2: NodeTag, session: u64, stage: &str) {
     let answers = match stage {
         "opening" => return,
         "ending" => vec![],
-        "pushing" => vec![Answer::Lacks { range: Range::ALL, missing: vec![0, 1, 2] }],
+        "pushing" => vec![SummaryAnswer::Lacks { range: StampRange::ALL, missing: vec![0, 1, 2] }],
         _ => {
             let mut other = history.clone();
             let nth = history.nth(1).unwrap().at;
@@ -99,13 +99,13 @@ fn bodies(node: &Node, n2: NodeTag) -> Vec<Body> {
         Body::CopyFrom { hello: hello.clone() },
         Body::Copying { hello },
         Body::Copied { vector, horizons: Horizons::default() },
-        Body::Refused(Refusal::Behind),
-        Body::Refused(Refusal::Busy),
+        Body::Refused(SessionRefusal::Behind),
+        Body::Refused(SessionRefusal::Busy),
     ]
 }
 
 #[test]
-fn every_message_in_every_stage() {
+fn no_two_messages_in_any_stage_change_what_is_kept() {
     for stage in STAGES {
         let count = {
             let (node, n2, _) = at_stage(stage);
@@ -144,7 +144,7 @@ fn a_session_that_stalls_is_given_up() {
         let stalled = node.sent.iter().any(|(to, message)| {
             *to == n2
                 && message.session == session
-                && message.body == Body::Refused(Refusal::Stalled)
+                && message.body == Body::Refused(SessionRefusal::Stalled)
         });
         assert!(stalled, "{stage}: {:?}", node.sent.len());
         node.finish();
@@ -158,7 +158,7 @@ fn a_connection_that_is_lost_ends_whatever_went_on() {
         node.event(Event::Lost { peer: n2 });
         node.sent.clear();
         node.commits(n2, session, 50, vec![]);
-        assert_eq!(node.refusal_to(n2), Some(Refusal::OutOfPlace), "{stage}");
+        assert_eq!(node.refusal_to(n2), Some(SessionRefusal::OutOfPlace), "{stage}");
         node.sent.clear();
         node.event(Event::Reachable([].into()));
         node.pass(15_000);

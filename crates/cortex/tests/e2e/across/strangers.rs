@@ -8,7 +8,7 @@ use cluster::identity::{Authority, Membership, name_of};
 use cluster::tls::ALPN_ROUTER;
 use model::{NodeId, ProcessType};
 use rcgen::KeyPair;
-use router_core::far::{Ask, Outcome, Reply};
+use router_core::far::{FarRequest, Outcome, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -61,7 +61,7 @@ async fn ask(nodes: &Two, config: Arc<ClientConfig>, node: &NodeId) -> anyhow::R
     write_json(&mut stream, &Greeting::of(node.clone(), Versions::default())).await?;
     read_json::<Greeting>(&mut stream, 4096).await?;
     let process = ProcessType::web();
-    let ask = Ask { wait_ms: 0, application: NAME.parse()?, process, through: None };
+    let ask = FarRequest { wait_ms: 0, application: NAME.parse()?, process, through: None };
     let mut request = Vec::new();
     ask.write(&mut request);
     request.extend_from_slice(

@@ -8,9 +8,9 @@ use std::time::Instant;
 use agent_core::lease::LEASE;
 
 use super::lab::{Host, Lab};
+use crate::fixtures::cluster::{Location, cluster_at, id_of};
 use crate::machine::processes_below;
 use crate::node::{Node, Row};
-use crate::nodes::{await_acquaintance, id_of};
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
@@ -122,14 +122,9 @@ pub fn await_each_once(what: &str, nodes: &[&Node]) {
 #[test]
 fn a_node_that_is_cut_off_is_replaced_and_in_the_end_each_slot_runs_once() {
     let Some(lab) = Lab::of(4) else { return };
-    let one = Node::start_at(lab.host(0), &["--load", "20"]);
-    let join = |host: &Host| {
-        let invitation = one.cortex(&["store", "invite"]);
-        Node::start_at(host, &["--load", "20", "--join", invitation.trim()])
-    };
-    let (two, three) = (join(lab.host(1)), join(lab.host(2)));
+    let hosts = [0, 1, 2].map(|n| (Location::Host(lab.host(n)), &[][..]));
+    let [one, two, three] = cluster_at(hosts);
     let all = [&one, &two, &three];
-    await_acquaintance(&all);
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
     one.push(&project, NAME);

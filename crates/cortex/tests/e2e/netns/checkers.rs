@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::application::Client;
 use super::lab::{Host, Lab};
-use crate::node::Node;
-use crate::nodes::{await_state, id_of};
+use crate::fixtures::cluster::{Location, await_state, cluster_at, id_of};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 use crate::witnesses::{COUNT, HOST, KEEPER, NAME, lines, project};
 
@@ -15,18 +14,9 @@ const CUT: Duration = Duration::from_secs(20);
 #[test]
 fn a_checker_that_is_cut_off_one_way_takes_nothing_from_the_others() {
     let Some(lab) = Lab::of(4) else { return };
-    let load = ["--load", "20"];
-    let one = Node::start_at(lab.host(0), &[&load[..], &KEEPER].concat());
-    let join = |host: &Host, roles: &[&str]| {
-        let invitation = one.cortex(&["nodes", "invite"]);
-        let word = invitation.trim().strip_prefix("cortex up --join ").expect("a line");
-        Node::start_at(host, &[&load[..], roles, &["--join", word]].concat())
-    };
-    let (two, host) = (join(lab.host(1), &KEEPER), join(lab.host(2), &HOST));
+    let on = |n| Location::Host(lab.host(n));
+    let [one, two, host] = cluster_at([(on(0), &KEEPER), (on(1), &KEEPER), (on(2), &HOST)]);
     let (cut, id) = (id_of(&two), id_of(&host));
-    for (node, of) in [(&one, &cut), (&one, &id), (&two, &id)] {
-        await_state(node, of, "alive");
-    }
     let directory = one.path(NAME);
     project(&directory);
     one.push(&directory, NAME);

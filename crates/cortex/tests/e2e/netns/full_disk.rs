@@ -4,9 +4,9 @@
 use super::application::{INSTANCES, NAME, await_all_slots, await_each_once};
 use super::lab::Lab;
 use crate::faults::{arm, disarm};
+use crate::fixtures::cluster::{Location, cluster_at};
 use crate::machine::processes_below;
 use crate::node::Node;
-use crate::nodes::await_acquaintance;
 use crate::project::copy_of_example;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
@@ -36,12 +36,10 @@ fn await_processes(what: &str, nodes: &[&Node], count: usize) {
 #[test]
 fn a_full_disk_keeps_no_duplicates_after_a_cut() {
     let Some(lab) = Lab::of(2) else { return };
-    let one = Node::start_at(lab.host(0), &["--load", "20"]);
-    let invitation = one.cortex(&["store", "invite"]);
-    let options = ["--load", "20", "--fail-points", "--join", invitation.trim()];
-    let two = Node::start_at(lab.host(1), &options);
+    let fallible: &[&str] = &["--fail-points"];
+    let [first, second] = [0, 1].map(|n| Location::Host(lab.host(n)));
+    let [one, two] = cluster_at([(first, &[]), (second, fallible)]);
     let both = [&one, &two];
-    await_acquaintance(&both);
     let project = one.path(NAME);
     copy_of_example(NAME, &project);
     one.push(&project, NAME);

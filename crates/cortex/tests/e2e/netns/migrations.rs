@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 
 use super::application::Client;
 use super::lab::{Host, Lab};
+use crate::fixtures::cluster::{Location, await_acquaintance, cluster_at, id_of};
 use crate::machine::processes_below;
 use crate::migrations::{Migration, NAME, push, values};
 use crate::node::{Node, Outcome, kill_nine};
-use crate::nodes::{await_acquaintance, id_of};
 use crate::project::edit;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
@@ -44,10 +44,7 @@ fn release_of(migration: &Migration, run: usize) -> String {
 
 impl Scene {
     fn new(lab: &Lab) -> Scene {
-        let one = Node::start_at(lab.host(0), &["--load", "20"]);
-        let invitation = one.cortex(&["store", "invite"]);
-        let two = Node::start_at(lab.host(1), &["--load", "20", "--join", invitation.trim()]);
-        await_acquaintance(&[&one, &two]);
+        let [one, two] = cluster_at([0, 1].map(|n| (Location::Host(lab.host(n)), &[][..])));
         let migration = Migration::new(two.directory.path());
         let project = one.path(NAME);
         migration.project(&project, COUNT);

@@ -59,7 +59,7 @@ fn talk_one_way(ip: &str, port: u16, pause: &mut Duration) -> Result<(), String>
 }
 
 #[test]
-fn silence_ends_a_connection_and_words_in_one_direction_keep_it() {
+fn silence_ends_a_connection_and_traffic_in_one_direction_keeps_it() {
     let ips = ["127.0.0.85", "127.0.0.86"];
     let port = free_port();
     let _nodes = Two::start_plain(ips, port, &format!("idle = '{}s'\n", IDLE.as_secs()));

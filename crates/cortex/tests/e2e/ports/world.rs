@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::fixtures::cluster::{Location, cluster_at, id_of};
 use crate::machine::free_port;
 use crate::node::Node;
 use crate::project::of_files;
@@ -170,16 +171,13 @@ impl Two {
     /// Starts both; the manifest must ask for some `persist`, as its files keep an application on
     /// the node to which it was pushed.
     pub fn start([near, away]: [&str; 2], server: &str, manifest: &str) -> Two {
-        let listen = || format!("127.0.0.1:{}", free_port());
-        let one = Node::start_on(near, &["--listen", &listen()]);
-        let invitation = one.cortex(&["store", "invite"]);
-        let two = Node::start_on(away, &["--listen", &listen(), "--join", invitation.trim()]);
+        let [one, two] = cluster_at([near, away].map(|ip| (Location::Address(ip), &[][..])));
         let server = server.replace("NOT_BELOW", two.data().to_str().expect("text"));
         let project = project(&one, &server, manifest);
         one.try_push(&project, NAME).succeeded();
-        let id = std::fs::read_to_string(two.data().join("node.id")).expect("its id");
+        let id = id_of(&two);
         let rows = one.ready(NAME, "broker");
-        let apart = rows.iter().all(|row| row.node != id.trim());
+        let apart = rows.iter().all(|row| row.node != id);
         assert!(apart && !rows.is_empty(), "it runs on one alone: {rows:?}");
         Two { one, two, project }
     }

@@ -56,7 +56,7 @@ fn no_request_fails_while_back_ends_come_and_go() {
 }
 
 #[test]
-fn what_is_not_well_is_left_out_and_taken_back() {
+fn a_back_end_that_is_unhealthy_is_left_out_and_taken_back() {
     let alpha = Named::start("alpha");
     let away = free_port();
     let to = format!("{},{away}", alpha.to());

@@ -132,7 +132,7 @@ fn a_proxy_that_is_told_to_end_waits_for_answers_under_way_alone() {
 }
 
 #[test]
-fn an_answer_under_way_comes_before_the_end_and_who_never_answers_is_not_waited_for() {
+fn an_answer_under_way_comes_before_the_end_and_silence_is_not_waited_for() {
     let back_end = UdpSocket::bind("127.0.0.1:0").unwrap();
     back_end.set_read_timeout(Some(STATE_DEADLINE)).unwrap();
     let to = back_end.local_addr().unwrap().port().to_string();

@@ -15,7 +15,7 @@ fn wrong_options_are_refused_with_what_to_do() {
         (&["--listen", "192.0.2.1:1", "--to", "1"], &["192.0.2.1", "choose another port"]),
         (&["--listen", "0", "--to", "1,,2"], &["--to", "HOST:PORT"]),
         (&["--listen", "0", "--to", "1,1"], &["named twice"]),
-        (&["--listen", "0", "--to", "0"], &["0 is no port"]),
+        (&["--listen", "0", "--to", "0"], &["port 0 cannot be connected to"]),
         (&["--listen", "0", "--to", "ftp=1"], &["ftp", "tls:NAME", "other"]),
         (&["--listen", "0", "--to", "tls=1", "--to", "2"], &["other="]),
         (&["--listen", "0", "--to", "tls=1,http=2"], &["--to tls=3001 --to http=3002"]),

@@ -40,7 +40,7 @@ fn ask(proxy: &Proxy, question: &[u8]) -> (TcpStream, Vec<u8>) {
 }
 
 #[test]
-fn a_long_talk_is_whole_and_each_half_ends_for_itself() {
+fn a_long_exchange_is_whole_and_each_half_ends_for_itself() {
     let reversed = |asked: &[u8]| asked.iter().rev().copied().collect::<Vec<u8>>();
     let (port, serving) = answers_once(reversed);
     let proxy = Proxy::start(&["--mode", "tcp", "--to", &port.to_string()]);

@@ -107,7 +107,7 @@ fn clients_that_speak_http_2_are_understood_too() {
 }
 
 #[test]
-fn inside_tls_the_bytes_are_the_same_too() {
+fn the_bytes_are_the_same_inside_tls() {
     let server = Recording::start(script);
     let place = tempfile::tempdir().unwrap();
     let file = |name: &str| place.path().join(name).to_str().unwrap().to_string();
@@ -187,7 +187,7 @@ fn pythons_own_server_answers_the_same_through_the_proxy() {
 }
 
 #[test]
-fn asked_to_it_says_who_the_client_is() {
+fn the_proxy_says_who_the_client_is_if_asked_to() {
     let server = Recording::start(script);
     let proxy = Proxy::start(&["--to", &server.port.to_string(), "--forwarded"]);
     curl(proxy.port, &["URL/plain"]);
@@ -206,7 +206,7 @@ fn asked_to_it_says_who_the_client_is() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_reaches_no_server() {
+fn ambiguous_requests_reach_no_server() {
     let server = Recording::start(script);
     let proxy = Proxy::start(&["--to", &server.port.to_string()]);
     let bad = [

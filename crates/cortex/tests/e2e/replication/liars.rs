@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cluster::frame;
-use cluster::frame::{Frame, Greeting, Versions, read_json, write_json};
+use cluster::frame::{Greeting, LinkFrame, Versions, read_json, write_json};
 use cluster::identity::{Authority, Membership, name_of};
 use cluster::tls::ALPN_NODE;
 use model::{NodeId, Timestamp};
 use rcgen::KeyPair;
 use store_core::event::Ticket;
-use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, Refusal};
-use store_core::{Action, Commit, Fingerprint, Horizons, Location, NodeTag, Position, Stamp};
+use store_core::sync::message::{Body, Carried, ClusterId, Hello, Message, SessionRefusal};
+use store_core::{Commit, CommitAction, Fingerprint, Horizons, Location, NodeTag, Position, Stamp};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -142,7 +142,7 @@ impl Liar {
         self.runtime.block_on(async {
             let answer = async {
                 loop {
-                    if let Frame::Sync(payload) = frame::read(stream).await.expect("a frame") {
+                    if let LinkFrame::Sync(payload) = frame::read(stream).await.expect("a frame") {
                         let message = frame::decode(&payload).expect("a message").message;
                         if wanted(&message) {
                             return message.body;
@@ -156,7 +156,7 @@ impl Liar {
 
     fn commits(&self, batch: u32, key: &str, at: u64, said: &[u8], sent: &[u8]) -> Vec<u8> {
         use sha1::Digest;
-        let action = Action::Set {
+        let action = CommitAction::Set {
             hash: *blake3::hash(said).as_bytes(),
             sha1: sha1::Sha1::digest(said).into(),
             size: said.len() as u64,
@@ -233,7 +233,7 @@ fn strangers_are_refused_and_told_of_once() {
 }
 
 #[test]
-fn who_was_removed_cannot_sign_itself_back_in() {
+fn a_removed_node_cannot_enter_itself_again() {
     let victim = Member::start("victim", &[]);
     victim.set("precious::key", "kept");
     let member = Member::join("member", &victim);
@@ -261,7 +261,7 @@ fn who_was_removed_cannot_sign_itself_back_in() {
     let mut fresh = Liar::with(&victim, "fresh", &held);
     let mut stream = fresh.connect();
     let said = fresh.open(&mut stream, now_ms());
-    assert_eq!(said, Body::Refused(Refusal::Unknown));
+    assert_eq!(said, Body::Refused(SessionRefusal::Unknown));
     assert_eq!(victim.cortex(&["store", "ls", "cluster::nodes"]).lines().count(), 2);
     // The member itself is let in, also when it starts again.
     let mut member = member;

@@ -9,11 +9,11 @@ use model::{ApplicationName, NodeId};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Found, Said};
+use super::{FarMessage, LogMessage};
 use crate::calls;
-use crate::calls::Ask;
+use crate::calls::CallKind;
 use cluster::peers::Peers;
-use logs::{Item, Wanted};
+use logs::{Item, LogSelection};
 use runtime::members::Members;
 
 /// The time limit of a call: to a node that is alive a stream is open long before, and nobody has
@@ -24,11 +24,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Lines asked of a node that is back, for what it printed while it could not be reached.
 const LINES_AGAIN_MAX: usize = 10_000;
 
-pub struct Source {
+pub struct FarLogs {
     pub peers: Arc<Peers>,
     pub node: NodeId,
     pub application: ApplicationName,
-    pub found: mpsc::Sender<Found>,
+    pub found: mpsc::Sender<FarMessage>,
 }
 
 /// How far lines have come: the newest time, and how many lines had it.
@@ -48,8 +48,8 @@ impl Seen {
     }
 }
 
-impl Source {
-    pub async fn run(self: Arc<Self>, first: Wanted) {
+impl FarLogs {
+    pub async fn run(self: Arc<Self>, first: LogSelection) {
         let (mut seen, mut lost) = (Seen::default(), false);
         let mut wanted = first.clone();
         loop {
@@ -61,7 +61,7 @@ impl Source {
                 lost = true;
                 let node = &self.node;
                 let said = format!("node {node} is not reached: {error:#}; its lines are missing");
-                self.say(Said::Remark(said)).await.ok();
+                self.say(LogMessage::Remark(said)).await.ok();
             }
             if !first.follow {
                 return;
@@ -81,7 +81,7 @@ impl Source {
     /// come.
     async fn follow(
         &self,
-        wanted: &Wanted,
+        wanted: &LogSelection,
         seen: &mut Seen,
         lost: &mut bool,
     ) -> anyhow::Result<()> {
@@ -89,12 +89,12 @@ impl Source {
         anyhow::ensure!(alive.borrow().contains(&self.node), "it is down");
         let (after, follow) = (wanted.after.clone(), wanted.follow);
         let mut again = if after.is_some() { seen.count } else { 0 };
-        let ask = Ask::Logs { application: self.application.clone(), wanted: wanted.clone() };
+        let ask = CallKind::Logs { application: self.application.clone(), wanted: wanted.clone() };
         let calling = timeout(CALL_TIME_MAX, calls::call(&*self.peers, &self.node, ask));
         let mut stream = calling.await.context("no answer")??;
         let was_lost = std::mem::take(lost);
         if was_lost {
-            self.say(Said::Remark(format!("node {} is back", self.node))).await?;
+            self.say(LogMessage::Remark(format!("node {} is back", self.node))).await?;
         }
         loop {
             let item = tokio::select! {
@@ -110,14 +110,14 @@ impl Source {
                 Some(Item::Line(line)) if again > 0 && line.time == after => again -= 1,
                 Some(Item::Line(line)) => {
                     seen.note(&line.time);
-                    self.say(Said::Item(Item::Line(line))).await?;
+                    self.say(LogMessage::Item(Item::Line(line))).await?;
                 }
-                Some(Item::Now) => self.say(Said::Item(Item::Now)).await?,
+                Some(Item::Now) => self.say(LogMessage::Item(Item::Now)).await?,
             }
         }
     }
 
-    async fn say(&self, said: Said) -> anyhow::Result<()> {
+    async fn say(&self, said: LogMessage) -> anyhow::Result<()> {
         let sent = self.found.send((self.node.clone(), said)).await;
         sent.map_err(|_| anyhow::anyhow!("nobody listens"))
     }

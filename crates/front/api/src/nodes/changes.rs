@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::super::problem::Problem;
 use super::super::{Api, Shared, parse, records};
-use super::{Cluster, prefix, shown};
+use super::{ClusterView, prefix, shown};
 use api_types::{NodeShown, RemovedNode};
 
 /// Drains a node: it takes nothing new from now on and gives away what it runs.
@@ -20,7 +20,7 @@ pub async fn drain(
     Path(who): Path<String>,
 ) -> Result<Json<NodeShown>, Problem> {
     let _changing = api.changes.lock().await;
-    let cluster = Cluster::read(&api).await?;
+    let cluster = ClusterView::read(&api).await?;
     let id = cluster.find(&who)?;
     if !cluster.is_drained(&id) {
         if !cluster.others(&id).any(|other| cluster.takes(other)) {
@@ -32,7 +32,7 @@ pub async fn drain(
     after(&api, &id).await
 }
 
-fn nobody_else(cluster: &Cluster, id: &NodeId) -> Problem {
+fn nobody_else(cluster: &ClusterView, id: &NodeId) -> Problem {
     let called = cluster.called(id);
     if cluster.others(id).next().is_none() {
         return Problem::conflict("last_node", format!("{called} is the only node"))
@@ -49,7 +49,7 @@ pub async fn activate(
     Path(who): Path<String>,
 ) -> Result<Json<NodeShown>, Problem> {
     let _changing = api.changes.lock().await;
-    let cluster = Cluster::read(&api).await?;
+    let cluster = ClusterView::read(&api).await?;
     let id = cluster.find(&who)?;
     if cluster.is_drained(&id) {
         api.store.delete(TypedKey::Drained(id.clone()).key()).await?;
@@ -58,7 +58,7 @@ pub async fn activate(
 }
 
 async fn after(api: &Api, id: &NodeId) -> Result<Json<NodeShown>, Problem> {
-    let cluster = Cluster::read(api).await?;
+    let cluster = ClusterView::read(api).await?;
     Ok(Json(shown(api, &cluster, id).await?))
 }
 
@@ -75,7 +75,7 @@ pub async fn remove(
 ) -> Result<Json<RemovedNode>, Problem> {
     let Remove { force } = if body.is_empty() { Remove::default() } else { parse(&body)? };
     let _changing = api.changes.lock().await;
-    let cluster = Cluster::read(&api).await?;
+    let cluster = ClusterView::read(&api).await?;
     let id = cluster.find(&who)?;
     if cluster.is_here(&id) {
         return Err(itself(&cluster, &id));
@@ -102,7 +102,7 @@ pub async fn remove(
     Ok(Json(RemovedNode { id: id.to_string(), holds }))
 }
 
-fn itself(cluster: &Cluster, id: &NodeId) -> Problem {
+fn itself(cluster: &ClusterView, id: &NodeId) -> Problem {
     let what = format!("{} is this node itself", cluster.called(id));
     let Some(other) = cluster.others(id).find(|other| cluster.is_alive(other) != Some(false))
     else {
@@ -117,7 +117,7 @@ fn itself(cluster: &Cluster, id: &NodeId) -> Problem {
     Problem::conflict("this_node", what).hint(hint)
 }
 
-fn check_idle(cluster: &Cluster, id: &NodeId) -> Result<(), Problem> {
+fn check_idle(cluster: &ClusterView, id: &NodeId) -> Result<(), Problem> {
     let called = cluster.called(id);
     let alive = cluster.is_alive(id) != Some(false);
     let running = cluster.running(id);

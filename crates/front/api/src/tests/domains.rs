@@ -66,7 +66,7 @@ async fn a_domain_is_claimed_once_whoever_asks() {
 }
 
 #[tokio::test]
-async fn one_that_never_served_keeps_nothing_from_one_that_does() {
+async fn an_application_that_never_served_keeps_no_domain_from_one_that_does() {
     let api = Fixture::start().await;
     api.push_named("first", "shop.example").await.unwrap();
     api.conclude("first", RolloutPhase::Failed, Some("broken")).await;

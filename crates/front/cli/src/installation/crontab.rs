@@ -3,15 +3,15 @@
 
 use anyhow::{Context, ensure};
 
-use super::{Start, is_plain, tool};
+use super::{StartCommand, is_plain, tool};
 
 /// The longest command in bytes; cron refuses those beyond 1000.
 const COMMAND_BYTES_MAX: usize = 998;
 /// The `PATH` that cron gives to commands by itself.
 const PATH_DEFAULT: &str = "/usr/bin:/bin";
 
-pub fn line(start: &Start) -> anyhow::Result<String> {
-    let Start { search_path, program, arguments, .. } = start;
+pub fn line(start: &StartCommand) -> anyhow::Result<String> {
+    let StartCommand { search_path, program, arguments, .. } = start;
     let words: Vec<String> =
         [program].into_iter().chain(arguments).map(|word| quoted(word)).collect();
     let path = match search_path.as_str() {
@@ -48,7 +48,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-pub fn install(start: &Start) -> anyhow::Result<()> {
+pub fn install(start: &StartCommand) -> anyhow::Result<()> {
     let before = read()?.context("there is no crontab")?;
     write(&with(&before, &start.mark, Some(&line(start)?)))
 }
@@ -102,8 +102,8 @@ fn with(crontab: &str, of: &str, line: Option<&str>) -> String {
 mod tests {
     use super::*;
 
-    fn start() -> Start {
-        Start {
+    fn start() -> StartCommand {
+        StartCommand {
             search_path: "/opt/it's/bin:/bin".into(),
             program: "/data/bin/cortex".into(),
             arguments: vec!["up".into(), "--data-dir".into(), "/100% mine".into()],
@@ -118,11 +118,11 @@ mod tests {
         let expected = "@reboot PATH='/opt/it'\\''s/bin:/bin' /data/bin/cortex up --data-dir \
                         '/100\\% mine' >/dev/null 2>&1 # cortex-node 0123: ";
         assert!(line.starts_with(expected), "{line}");
-        let plain = Start { search_path: PATH_DEFAULT.into(), ..start() };
+        let plain = StartCommand { search_path: PATH_DEFAULT.into(), ..start() };
         assert!(super::line(&plain).unwrap().starts_with("@reboot /data/bin/cortex up "));
-        let long = Start { search_path: "/a".repeat(600), ..start() };
+        let long = StartCommand { search_path: "/a".repeat(600), ..start() };
         assert!(super::line(&long).unwrap_err().to_string().contains("shorter PATH"));
-        let broken = Start { data: "x".into(), arguments: vec!["a\nb".into()], ..start() };
+        let broken = StartCommand { data: "x".into(), arguments: vec!["a\nb".into()], ..start() };
         assert!(super::line(&broken).unwrap_err().to_string().contains("line break"));
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::{Start, is_plain, tool};
+use super::{StartCommand, is_plain, tool};
 
 /// No limit of starts: a node that came by an upgrade goes on when its attendant is killed, and no
 /// other node can begin until it ends.
@@ -15,7 +15,7 @@ const UNIT: &str = "StartLimitIntervalSec=0\n";
 /// ends with success. `KillMode=process`: shims and instances outlive the node, which adopts them.
 const REST: &str = "Restart=on-failure\nRestartSec=1\nKillMode=process\nTimeoutStopSec=90\n";
 
-pub fn text(start: &Start) -> anyhow::Result<String> {
+pub fn text(start: &StartCommand) -> anyhow::Result<String> {
     let words: Vec<&str> = [start.program.as_str()]
         .into_iter()
         .chain(start.arguments.iter().map(String::as_str))
@@ -60,7 +60,7 @@ pub fn path(configuration: &Path, mark: &str) -> PathBuf {
     configuration.join("systemd/user").join(name(mark))
 }
 
-pub fn install(configuration: &Path, start: &Start) -> anyhow::Result<()> {
+pub fn install(configuration: &Path, start: &StartCommand) -> anyhow::Result<()> {
     let path = path(configuration, &start.mark);
     let written = fs::create_dir_all(path.parent().context("it has a directory")?)
         .and_then(|()| fs::write(&path, text(start).map_err(std::io::Error::other)?));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_unit_names_all_that_is_started() {
-        let start = Start {
+        let start = StartCommand {
             search_path: "/bin:/home/a b".into(),
             program: "/data/bin/cortex".into(),
             arguments: vec!["up".into(), "--data-dir".into(), "/da$ta".into()],
@@ -122,7 +122,7 @@ mod tests {
         assert!(text.contains("WantedBy=default.target\n"), "{text}");
         let (unit, service) = text.split_once("[Service]").unwrap();
         assert!(unit.contains(UNIT) && service.contains(REST), "{text}");
-        let broken = Start { data: "a\nb".into(), ..start };
+        let broken = StartCommand { data: "a\nb".into(), ..start };
         assert!(super::text(&broken).unwrap_err().to_string().contains("line break"));
     }
 }

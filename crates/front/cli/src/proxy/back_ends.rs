@@ -8,9 +8,9 @@ use router_core::weights::WEIGHT_MAX;
 
 use super::super::{Json, Session, output};
 use super::options::to_address;
-use proxy::back_ends::{Named, Row, Wanted};
+use proxy::back_ends::{BackEndConfig, BackEndName, BackEndRow};
 use proxy::control;
-use proxy::control::Ask;
+use proxy::control::ControlRequest;
 
 #[derive(Debug, Args)]
 pub struct BackEndsArgs {
@@ -34,7 +34,7 @@ struct Which {
 }
 
 #[derive(Debug, Args)]
-struct Target {
+struct BackEndArgs {
     /// A port alone is one of 127.0.0.1
     #[arg(value_name = "HOST:PORT")]
     address: String,
@@ -55,7 +55,7 @@ enum Action {
     /// Add one more
     Add {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
         /// Its share, relative to those of the others
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = weight())]
         weight: u32,
@@ -63,17 +63,17 @@ enum Action {
     /// Give one nothing more, and forget it once nothing is in flight
     Remove {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
     },
     /// Give one nothing more, until its weight is set again
     Drain {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
     },
     /// Change its share; 0 takes nothing new
     Weight {
         #[command(flatten)]
-        target: Target,
+        target: BackEndArgs,
         #[arg(value_name = "N", value_parser = weight())]
         weight: u32,
     },
@@ -83,10 +83,10 @@ fn weight() -> clap::builder::RangedU64ValueParser<u32> {
     clap::builder::RangedU64ValueParser::new().range(0..=u64::from(WEIGHT_MAX))
 }
 
-impl Target {
-    fn named(&self) -> anyhow::Result<Named> {
+impl BackEndArgs {
+    fn named(&self) -> anyhow::Result<BackEndName> {
         let address = to_address(&self.address, "the back end", false)?;
-        Ok(Named { address, sort: self.sort.clone() })
+        Ok(BackEndName { address, sort: self.sort.clone() })
     }
 }
 
@@ -106,29 +106,33 @@ impl BackEndsArgs {
     }
 
     /// Returns what is asked, what to say when it is done, and whether JSON is wanted.
-    fn ask(&self) -> anyhow::Result<(Ask, Option<String>, bool)> {
+    fn ask(&self) -> anyhow::Result<(ControlRequest, Option<String>, bool)> {
         Ok(match &self.action {
-            None => (Ask::List, None, false),
-            Some(Action::List { json }) => (Ask::List, None, json.json),
+            None => (ControlRequest::List, None, false),
+            Some(Action::List { json }) => (ControlRequest::List, None, json.json),
             Some(Action::Add { target, weight }) => {
-                let Named { address, sort } = target.named()?;
-                let wanted = Wanted { address, sort, weight: *weight, draining: false };
-                (Ask::Add(wanted), Some(format!("{address} is a back end now")), target.json.json)
+                let BackEndName { address, sort } = target.named()?;
+                let wanted = BackEndConfig { address, sort, weight: *weight, draining: false };
+                (
+                    ControlRequest::Add(wanted),
+                    Some(format!("{address} is a back end now")),
+                    target.json.json,
+                )
             }
             Some(Action::Remove { target }) => {
                 let named = target.named()?;
                 let done = format!("{} gets nothing more and goes when it is idle", named.address);
-                (Ask::Remove(named), Some(done), target.json.json)
+                (ControlRequest::Remove(named), Some(done), target.json.json)
             }
             Some(Action::Drain { target }) => {
                 let named = target.named()?;
                 let done = format!("{} gets nothing more", named.address);
-                (Ask::Drain(named), Some(done), target.json.json)
+                (ControlRequest::Drain(named), Some(done), target.json.json)
             }
             Some(Action::Weight { target, weight }) => {
                 let named = target.named()?;
                 let done = format!("{} has the weight {weight}", named.address);
-                (Ask::Weight { named, weight: *weight }, Some(done), target.json.json)
+                (ControlRequest::Weight { named, weight: *weight }, Some(done), target.json.json)
             }
         })
     }
@@ -172,7 +176,7 @@ impl Which {
     }
 }
 
-fn show(rows: &[Row]) -> anyhow::Result<()> {
+fn show(rows: &[BackEndRow]) -> anyhow::Result<()> {
     if rows.is_empty() {
         output::say("There is no back end: requests wait for one.");
         return Ok(());

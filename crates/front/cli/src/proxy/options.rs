@@ -17,7 +17,7 @@ pub fn to_address(text: &str, option: &str, any_port: bool) -> anyhow::Result<So
 }
 
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| format!("'{text}' is no number of seconds"))?;
+    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
     if !(SECONDS_MIN..=SECONDS_MAX).contains(&number) {
         return Err(format!("it takes {SECONDS_MIN} to {SECONDS_MAX} seconds"));
     }
@@ -46,9 +46,9 @@ mod tests {
             ("host", "write HOST:PORT"),
             (":80", "write HOST:PORT"),
             ("70000", "1 to 65535"),
-            ("127.0.0.1:x", "'x' is no port"),
-            ("0", "0 is no port"),
-            ("no host:80", "is not known"),
+            ("127.0.0.1:x", "'x' is not a port"),
+            ("0", "port 0 cannot be connected to"),
+            ("no host:80", "cannot be found"),
         ] {
             let error = format!("{:#}", read(text).unwrap_err());
             assert!(error.contains(needle) && error.starts_with("--to"), "{error}");

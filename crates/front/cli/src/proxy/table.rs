@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use router_core::tally::Summary;
+use router_core::tally::RunSummary;
 
 use super::super::output;
-use proxy::Told;
+use proxy::Announcer;
 use proxy::records::Figures;
 
-pub struct Said;
+pub struct TableOutput;
 
-impl Told for Said {
+impl Announcer for TableOutput {
     fn listening(&self, at: SocketAddr, control: &Path) {
         // Errors are ignored, as nobody need read it.
         output::print(&format!("Listening on {at}. Control socket: {}", control.display())).ok();
@@ -63,7 +63,7 @@ fn lines(figures: &Figures) -> Vec<String> {
     lines
 }
 
-fn row(name: String, summary: &Summary) -> Vec<String> {
+fn row(name: String, summary: &RunSummary) -> Vec<String> {
     let ms = |us: f64| format!("{:.2}", us / 1000.0);
     vec![
         name,
@@ -90,7 +90,7 @@ mod tests {
     fn a_run_is_a_table_with_a_sum() {
         let none = Figures { back_ends: Vec::new(), all: None, dropped: 0 };
         assert_eq!(lines(&none), ["No request has ended yet."]);
-        let summary = Summary {
+        let summary = RunSummary {
             requests: 12,
             failed: 1,
             bytes_in: 10,

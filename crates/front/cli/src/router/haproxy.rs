@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use super::plan::{Plan, Planned, Server};
+use super::plan::{Planned, PlannedServer, RoutingPlan};
 
-pub fn write(plan: &Plan, listen: SocketAddr) -> String {
+pub fn write(plan: &RoutingPlan, listen: SocketAddr) -> String {
     let mut out = String::new();
     // Writing to memory cannot fail.
     let _ = write_to(&mut out, plan, listen);
@@ -30,7 +30,7 @@ defaults cortex
     default-server check inter 1s fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down
 ";
 
-fn write_to(out: &mut String, plan: &Plan, listen: SocketAddr) -> std::fmt::Result {
+fn write_to(out: &mut String, plan: &RoutingPlan, listen: SocketAddr) -> std::fmt::Result {
     writeln!(out, "# Written by `cortex router export`: what is changed here is lost.")?;
     write!(out, "{DEFAULTS}")?;
     // A request that may have been carried out already is not repeated.
@@ -62,7 +62,7 @@ fn write_to(out: &mut String, plan: &Plan, listen: SocketAddr) -> std::fmt::Resu
 
 fn back_end(out: &mut String, planned: &Planned, router: Option<SocketAddr>) -> std::fmt::Result {
     writeln!(out, "backend cortex_app_{} from cortex\n    balance leastconn", planned.name)?;
-    for Server { name, address, concurrency } in &planned.servers {
+    for PlannedServer { name, address, concurrency } in &planned.servers {
         // A serial instance would wait on an idle connection that is kept open.
         match concurrency {
             Some(limit) => {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn each_application_has_its_servers_and_the_router_behind_them() {
         let routes = [route("shop", &[5], &[], &["/static"])];
-        let plan = Plan::make(&routes, &[node("a", true, "127.0.0.1:8080")]);
+        let plan = RoutingPlan::make(&routes, &[node("a", true, "127.0.0.1:8080")]);
         let text = write(&plan, "0.0.0.0:80".parse().unwrap());
         let host = "{ req.hdr(host),host_only,lower -m str shop.localhost www.example }";
         for needle in [
@@ -98,6 +98,6 @@ mod tests {
         ] {
             assert!(text.contains(needle), "{needle}:\n{text}");
         }
-        assert!(write(&Plan::default(), "[::]:80".parse().unwrap()).contains("status 404"));
+        assert!(write(&RoutingPlan::default(), "[::]:80".parse().unwrap()).contains("status 404"));
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use super::plan::{Plan, Planned, Server};
+use super::plan::{Planned, PlannedServer, RoutingPlan};
 
 /// Connections that each worker keeps for the next request.
 const KEPT: u32 = 16;
@@ -11,14 +11,14 @@ const KEPT: u32 = 16;
 /// two pieces of it.
 const ANSWER_SECONDS: u32 = 300;
 
-pub fn write(plan: &Plan, listen: SocketAddr) -> String {
+pub fn write(plan: &RoutingPlan, listen: SocketAddr) -> String {
     let mut out = String::new();
     // Writing to memory cannot fail.
     let _ = write_to(&mut out, plan, listen);
     out
 }
 
-fn write_to(out: &mut String, plan: &Plan, listen: SocketAddr) -> std::fmt::Result {
+fn write_to(out: &mut String, plan: &RoutingPlan, listen: SocketAddr) -> std::fmt::Result {
     writeln!(out, "# Written by `cortex router export`: what is changed here is lost.")?;
     writeln!(out, "map $http_upgrade $cortex_connection {{ default upgrade; '' ''; }}")?;
     if let Some(router) = plan.router {
@@ -49,7 +49,7 @@ fn upstream(out: &mut String, planned: &Planned, router: Option<SocketAddr>) -> 
     writeln!(out, "upstream cortex_app_{} {{", planned.name)?;
     // The zone is shared by all workers, so that a limit counts for all of them together.
     writeln!(out, "    zone cortex_app_{} 64k;\n    least_conn;", planned.name)?;
-    for Server { address, concurrency, .. } in &planned.servers {
+    for PlannedServer { address, concurrency, .. } in &planned.servers {
         let limit = concurrency.map(|limit| format!(" max_conns={limit}")).unwrap_or_default();
         writeln!(out, "    server {address}{limit};")?;
     }
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn each_application_has_its_servers_and_the_router_behind_them() {
         let routes = [route("shop", &[5, 6], &[], &["/static"])];
-        let plan = Plan::make(&routes, &[node("a", true, "127.0.0.1:8080")]);
+        let plan = RoutingPlan::make(&routes, &[node("a", true, "127.0.0.1:8080")]);
         let text = write(&plan, "0.0.0.0:80".parse().unwrap());
         for needle in [
             "upstream cortex_app_shop {",
@@ -102,7 +102,7 @@ mod tests {
         ] {
             assert!(text.contains(needle), "{needle}:\n{text}");
         }
-        let nothing = write(&Plan::default(), "[::]:80".parse().unwrap());
+        let nothing = write(&RoutingPlan::default(), "[::]:80".parse().unwrap());
         assert!(
             nothing.contains("listen [::]:80 default_server;") && nothing.contains("return 404;")
         );

@@ -8,7 +8,7 @@ use api_types::{NodeRow, RouteRow};
 /// The applications with their servers, and the address at which this node's router is reached on
 /// this machine: it answers for whatever is not written, and for whatever fails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct RoutingPlan {
     pub router: Option<SocketAddr>,
     pub applications: Vec<Planned>,
 }
@@ -17,36 +17,36 @@ pub struct Plan {
 pub struct Planned {
     pub name: String,
     pub hosts: Vec<String>,
-    pub servers: Vec<Server>,
+    pub servers: Vec<PlannedServer>,
     /// Paths whose files the router has, and instances may not.
     pub files: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct PlannedServer {
     pub name: String,
     pub address: SocketAddr,
     /// Requests at a time.
     pub concurrency: Option<u32>,
 }
 
-impl Plan {
+impl RoutingPlan {
     /// Makes the plan. An application that has instances here is served by them; one that has none
     /// is served by the routers of nodes that have some. If none of those can be reached from here,
     /// this node's router finds them.
-    pub fn make(routes: &[RouteRow], nodes: &[NodeRow]) -> Plan {
+    pub fn make(routes: &[RouteRow], nodes: &[NodeRow]) -> RoutingPlan {
         let here = nodes.iter().find(|node| node.here);
         let router = here.and_then(|node| node.http.as_deref()?.parse().ok()).map(reached_locally);
         let planned = |route: &RouteRow| {
             let hosts: Vec<String> =
                 route.hosts.iter().filter(|host| is_plain(host)).cloned().collect();
             let files = route.files.iter().filter(|path| is_plain_path(path)).cloned();
-            let local = route.instances.iter().map(|instance| Server {
+            let local = route.instances.iter().map(|instance| PlannedServer {
                 name: format!("web{}", instance.slot),
                 address: SocketAddr::from(([127, 0, 0, 1], instance.port)),
                 concurrency: instance.concurrency,
             });
-            let mut servers: Vec<Server> = local.collect();
+            let mut servers: Vec<PlannedServer> = local.collect();
             // The router has to look for files of any path, so it gets all requests.
             if route.files.iter().any(|path| path == "/" || !is_plain_path(path)) {
                 servers.clear();
@@ -63,12 +63,12 @@ impl Plan {
                 files: files.collect(),
             })
         };
-        Plan { router, applications: routes.iter().filter_map(planned).collect() }
+        RoutingPlan { router, applications: routes.iter().filter_map(planned).collect() }
     }
 }
 
 /// Returns the router of another node, if it listens on an address that others can reach.
-fn far(node: &NodeRow) -> Option<Server> {
+fn far(node: &NodeRow) -> Option<PlannedServer> {
     let http: SocketAddr = node.http.as_deref()?.parse().ok()?;
     let ip = match http.ip() {
         ip if ip.is_loopback() => return None,
@@ -79,7 +79,7 @@ fn far(node: &NodeRow) -> Option<Server> {
         ip => ip,
     };
     let alive = node.state == "alive" && is_plain(&node.id);
-    alive.then(|| Server {
+    alive.then(|| PlannedServer {
         name: format!("node-{}", node.id),
         address: SocketAddr::new(ip, http.port()),
         concurrency: None,
@@ -150,7 +150,7 @@ pub mod tests {
         }
     }
 
-    fn addresses(plan: &Plan) -> Vec<String> {
+    fn addresses(plan: &RoutingPlan) -> Vec<String> {
         let servers = plan.applications.iter().flat_map(|one| &one.servers);
         servers.map(|server| server.address.to_string()).collect()
     }
@@ -163,7 +163,7 @@ pub mod tests {
             node("c", false, "0.0.0.0:8081"),
             node("d", false, "127.0.0.1:8080"),
         ];
-        let plan = |route: RouteRow| Plan::make(&[route], &nodes);
+        let plan = |route: RouteRow| RoutingPlan::make(&[route], &nodes);
         let here = plan(route("shop", &[5, 6], &["b"], &["/static"]));
         assert_eq!(addresses(&here), ["127.0.0.1:5", "127.0.0.1:6"]);
         assert_eq!(here.router, Some("127.0.0.1:8080".parse().unwrap()));
@@ -178,10 +178,10 @@ pub mod tests {
     fn what_could_mean_something_else_is_left_out() {
         let mut bad = route("shop", &[5], &[], &["/a b;"]);
         bad.hosts = vec!["a;b".into(), "shop.example{".into(), "fine.example".into()];
-        assert_eq!(Plan::make(&[bad.clone()], &[]).applications, []);
+        assert_eq!(RoutingPlan::make(&[bad.clone()], &[]).applications, []);
         bad.files.clear();
-        assert_eq!(Plan::make(&[bad.clone()], &[]).applications[0].hosts, ["fine.example"]);
+        assert_eq!(RoutingPlan::make(&[bad.clone()], &[]).applications[0].hosts, ["fine.example"]);
         bad.application = "x }".into();
-        assert_eq!(Plan::make(&[bad], &[]).applications, []);
+        assert_eq!(RoutingPlan::make(&[bad], &[]).applications, []);
     }
 }

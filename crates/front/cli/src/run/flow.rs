@@ -15,7 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::output;
 use super::terminal;
-use api_types::session::{DATA_BYTES_MAX, Decoder, Frame, INPUT_WINDOW_BYTES, Start};
+use api_types::session::{
+    DATA_BYTES_MAX, INPUT_WINDOW_BYTES, SessionDecoder, SessionFrame, SessionStart,
+};
 use runtime::members::BoxedStream;
 
 /// Pieces that wait between the threads and the stream.
@@ -30,13 +32,13 @@ const PASSED_ON: [Signal; 5] =
     [Signal::INT, Signal::TERM, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 #[derive(Clone, Copy)]
-enum Target {
+enum OutputStream {
     Output,
     Error,
 }
 
 /// The reason why the flow ended.
-enum End {
+enum FlowEnd {
     Code(u8),
     /// Nobody reads what it prints.
     Unheard,
@@ -45,7 +47,7 @@ enum End {
 }
 
 /// Runs the flow; returns the exit code of the command, or of this process in its stead.
-pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
+pub async fn run(stream: BoxedStream, start: SessionStart) -> anyhow::Result<u8> {
     let is_terminal = start.terminal.is_some();
     let (printer, pieces) = mpsc::channel(PIECES_WAITING_MAX);
     let printed = print(pieces);
@@ -60,16 +62,16 @@ pub async fn run(stream: BoxedStream, start: Start) -> anyhow::Result<u8> {
         terminations: 0,
         code: None,
     };
-    Frame::Start(start).write(&mut flow.out);
+    SessionFrame::Start(start).write(&mut flow.out);
     let end = flow.go(stream).await?;
     flow.printer = None;
     match end {
-        End::Code(code) => {
+        FlowEnd::Code(code) => {
             // The code counts if everything was printed; otherwise nobody takes the output.
             Ok(if printed.await.unwrap_or(false) { code } else { CODE_BROKEN_PIPE })
         }
-        End::Unheard => Ok(CODE_BROKEN_PIPE),
-        End::HangUp(signal) => Ok(128 + u8::try_from(signal.as_raw()).unwrap_or_default()),
+        FlowEnd::Unheard => Ok(CODE_BROKEN_PIPE),
+        FlowEnd::HangUp(signal) => Ok(128 + u8::try_from(signal.as_raw()).unwrap_or_default()),
     }
 }
 
@@ -94,14 +96,14 @@ fn read_input() -> mpsc::Receiver<Bytes> {
 }
 
 /// Prints on a thread of its own; the result says at the end whether all was written.
-fn print(mut pieces: mpsc::Receiver<(Target, Bytes)>) -> oneshot::Receiver<bool> {
+fn print(mut pieces: mpsc::Receiver<(OutputStream, Bytes)>) -> oneshot::Receiver<bool> {
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
         let mut good = true;
         while let Some((target, bytes)) = pieces.blocking_recv() {
             good = match target {
-                Target::Output => write_all(std::io::stdout(), &bytes),
-                Target::Error => write_all(std::io::stderr(), &bytes),
+                OutputStream::Output => write_all(std::io::stdout(), &bytes),
+                OutputStream::Error => write_all(std::io::stderr(), &bytes),
             };
             if !good {
                 break;
@@ -139,23 +141,23 @@ struct Flow {
     /// Whether input may still come.
     reads: bool,
     is_terminal: bool,
-    printer: Option<mpsc::Sender<(Target, Bytes)>>,
+    printer: Option<mpsc::Sender<(OutputStream, Bytes)>>,
     /// Pieces that are printed before anything else is read.
-    waiting: VecDeque<(Target, Bytes)>,
+    waiting: VecDeque<(OutputStream, Bytes)>,
     out: BytesMut,
     terminations: u32,
     code: Option<u8>,
 }
 
 impl Flow {
-    async fn go(&mut self, stream: BoxedStream) -> anyhow::Result<End> {
+    async fn go(&mut self, stream: BoxedStream) -> anyhow::Result<FlowEnd> {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let (mut decoder, mut signals) = (Decoder::default(), Signals::new()?);
+        let (mut decoder, mut signals) = (SessionDecoder::default(), Signals::new()?);
         loop {
             if self.waiting.is_empty()
                 && let Some(code) = self.code
             {
-                return Ok(End::Code(code));
+                return Ok(FlowEnd::Code(code));
             }
             let reads = self.reads && self.credit > 0 && self.out.len() < DATA_BYTES_MAX;
             let (listens, writes) = (self.waiting.is_empty(), !self.out.is_empty());
@@ -170,7 +172,7 @@ impl Flow {
                 }
                 printed = pass(&self.printer, &mut self.waiting), if !listens => {
                     if !printed {
-                        return Ok(End::Unheard);
+                        return Ok(FlowEnd::Unheard);
                     }
                 }
                 sent = writer.write(&self.out), if writes => {
@@ -196,57 +198,57 @@ impl Flow {
         }
     }
 
-    fn heard(&mut self, frame: Frame) -> anyhow::Result<()> {
+    fn heard(&mut self, frame: SessionFrame) -> anyhow::Result<()> {
         match frame {
-            Frame::Output(bytes) => self.waiting.push_back((Target::Output, bytes)),
-            Frame::Error(bytes) => self.waiting.push_back((Target::Error, bytes)),
-            Frame::Taken(count) => self.credit += count as usize,
-            Frame::Exit(ended) => self.code = Some(ended.code),
-            Frame::Failed(why) => bail!(why),
-            Frame::Note(said) => {
+            SessionFrame::Output(bytes) => self.waiting.push_back((OutputStream::Output, bytes)),
+            SessionFrame::Error(bytes) => self.waiting.push_back((OutputStream::Error, bytes)),
+            SessionFrame::Taken(count) => self.credit += count as usize,
+            SessionFrame::Exit(ended) => self.code = Some(ended.code),
+            SessionFrame::Failed(why) => bail!(why),
+            SessionFrame::Note(said) => {
                 let end = if self.is_terminal { "\r\n" } else { "\n" };
                 let line = format!("{}{end}", output::plain(&said).replace('\n', end));
-                self.waiting.push_back((Target::Error, line.into()));
+                self.waiting.push_back((OutputStream::Error, line.into()));
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn take(&mut self, piece: Bytes) -> Option<End> {
+    fn take(&mut self, piece: Bytes) -> Option<FlowEnd> {
         if piece.is_empty() {
             self.reads = false;
             if self.is_terminal {
-                return Some(End::HangUp(Signal::HUP));
+                return Some(FlowEnd::HangUp(Signal::HUP));
             }
-            Frame::InputEnd.write(&mut self.out);
+            SessionFrame::InputEnd.write(&mut self.out);
             return None;
         }
         self.credit = self.credit.saturating_sub(piece.len());
-        Frame::Input(piece).write(&mut self.out);
+        SessionFrame::Input(piece).write(&mut self.out);
         None
     }
 
     /// Passes a signal on. A user who asks twice that this process end does not wait for the
     /// command.
-    fn signalled(&mut self, signal: Signal) -> Option<End> {
+    fn signalled(&mut self, signal: Signal) -> Option<FlowEnd> {
         if signal == Signal::WINCH {
             if self.is_terminal {
-                Frame::Resize(terminal::size()).write(&mut self.out);
+                SessionFrame::Resize(terminal::size()).write(&mut self.out);
             }
             return None;
         }
         let number = u8::try_from(signal.as_raw()).unwrap_or_default();
-        Frame::Signal(number).write(&mut self.out);
+        SessionFrame::Signal(number).write(&mut self.out);
         self.terminations += u32::from(signal == Signal::TERM);
         let leaves = signal == Signal::HUP || self.terminations > 1;
-        leaves.then_some(End::HangUp(signal))
+        leaves.then_some(FlowEnd::HangUp(signal))
     }
 }
 
 async fn pass(
-    printer: &Option<mpsc::Sender<(Target, Bytes)>>,
-    waiting: &mut VecDeque<(Target, Bytes)>,
+    printer: &Option<mpsc::Sender<(OutputStream, Bytes)>>,
+    waiting: &mut VecDeque<(OutputStream, Bytes)>,
 ) -> bool {
     let Some(printer) = printer else { return false };
     let Ok(permit) = printer.reserve().await else { return false };

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::super::{Json, Session, address, output};
-use api_types::Answer;
+use api_types::SingleValue;
 use cluster::invitation::Token;
 use cluster::options::PeerOptions;
 use cluster::status::{ClusterStatus, PeerRow};
@@ -65,7 +65,7 @@ pub enum Clock {
 
 pub async fn invite(session: &Session, address: Option<String>) -> anyhow::Result<()> {
     let body = json!({ "address": address });
-    let answer: Answer = session.client.post("/v1/cluster/invitations", &body).await?;
+    let answer: SingleValue = session.client.post("/v1/cluster/invitations", &body).await?;
     let token = answer.get("invitation").and_then(Value::as_str).unwrap_or_default();
     output::print(token)?;
     output::say("One node can join with it within the hour, while this node runs:");
@@ -112,12 +112,12 @@ fn row(peer: &PeerRow) -> Vec<String> {
 }
 
 pub async fn sync(session: &Session) -> anyhow::Result<()> {
-    let _: Answer = session.client.post("/v1/cluster/sync", &json!({})).await?;
+    let _: SingleValue = session.client.post("/v1/cluster/sync", &json!({})).await?;
     Ok(())
 }
 
 pub async fn clock(session: &Session, Clock::Trust: Clock) -> anyhow::Result<()> {
-    let _: Answer = session.client.post("/v1/cluster/clock/trust", &json!({})).await?;
+    let _: SingleValue = session.client.post("/v1/cluster/clock/trust", &json!({})).await?;
     Ok(())
 }
 
@@ -125,6 +125,6 @@ pub async fn squash(session: &Session, keep_hours: u64) -> anyhow::Result<()> {
     let now = runtime::driver::Clock::start().now().0;
     let before = now.saturating_sub(keep_hours.saturating_mul(HOUR_MS));
     let body = json!({ "before_ms": before });
-    let _: Answer = session.client.post("/v1/store/squash", &body).await?;
+    let _: SingleValue = session.client.post("/v1/store/squash", &body).await?;
     Ok(())
 }

@@ -24,7 +24,7 @@ use os::directory;
 use os::layout::DataDirectory;
 use redis::tls::Certificate;
 use redis::tls::self_made;
-use redis::{FaceConfig, FaceHandle, PORT_DEFAULT};
+use redis::{PORT_DEFAULT, ServerConfig, ServerHandle};
 use runtime::driver::Clock;
 use runtime::supervise::supervise;
 use store::bus::Bus;
@@ -59,11 +59,11 @@ pub struct Serve {
 
 /// The control of a process that has nothing but the store: the API can only end it.
 #[derive(Default)]
-struct Told {
+struct StoreControl {
     stop: Notify,
 }
 
-impl NodeControl for Told {
+impl NodeControl for StoreControl {
     fn shut_down(&self) {
         self.stop.notify_one();
     }
@@ -97,7 +97,7 @@ impl Serve {
     }
 
     async fn serve(self, layout: &DataDirectory) -> anyhow::Result<()> {
-        let config = self.face(layout)?;
+        let config = self.server_config(layout)?;
         let _lock = identity::lock(layout)?;
         directory::socket_directory(layout)?;
         let id = identity::node_id(layout)?;
@@ -113,8 +113,8 @@ impl Serve {
         let (of, named) = (layout.clone(), id.clone());
         let peers =
             Peers::open(prepared, of, named, clock, store.clone(), None, bus.clone()).await?;
-        let face = redis::start(config, store.clone(), bus, id.clone(), clock)?;
-        let told = Arc::new(Told::default());
+        let server = redis::start(config, store.clone(), bus, id.clone(), clock)?;
+        let told = Arc::new(StoreControl::default());
         let api = ApiContext {
             store: store.clone(),
             node: id,
@@ -133,7 +133,7 @@ impl Serve {
             parts.spawn(supervise("peers", move || peers.clone().run()));
         }
         parts.spawn(supervise("api", move || api::serve_store(api.clone())));
-        self.greet(&face, layout)?;
+        self.greet(&server, layout)?;
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             _ = terminate.recv() => {}
@@ -141,25 +141,25 @@ impl Serve {
             () = told.stop.notified() => {}
         }
         std::fs::remove_file(layout.api_socket()).ok();
-        face.stop();
+        server.stop();
         parts.shutdown().await;
         store.close().await?;
         Ok(())
     }
 
-    fn face(&self, layout: &DataDirectory) -> anyhow::Result<FaceConfig> {
+    fn server_config(&self, layout: &DataDirectory) -> anyhow::Result<ServerConfig> {
         let tcp = match self.redis.as_deref() {
             None => Some(SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))),
             Some("none") => None,
             Some(text) => Some(text.parse().with_context(|| {
-                format!("'{text}' is no address; write for example --redis 127.0.0.1:8206")
+                format!("'{text}' is not an address: write for example --redis 127.0.0.1:8206")
             })?),
         };
         let tls = self.tls.map(|address| Ok((address, self.certificate(address, layout)?)));
         let tls: Option<anyhow::Result<_>> = tls;
         let (tls, listeners) = (tls.transpose()?, Arc::default());
         let unix = self.unix.clone();
-        let config = FaceConfig { tcp, unix, tls, listeners, lane_from: None };
+        let config = ServerConfig { tcp, unix, tls, listeners, lane_from: None };
         if config.tcp.is_none() && config.unix.is_none() && config.tls.is_none() {
             bail!("nobody could connect: give --redis, --unix or --tls");
         }
@@ -183,9 +183,9 @@ impl Serve {
     }
 
     /// Prints what a person needs who does this for the first time.
-    fn greet(&self, face: &FaceHandle, layout: &DataDirectory) -> anyhow::Result<()> {
+    fn greet(&self, server: &ServerHandle, layout: &DataDirectory) -> anyhow::Result<()> {
         let mut lines = vec![format!("The store in {} is open.", layout.root().display())];
-        if let Some(address) = face.tcp {
+        if let Some(address) = server.tcp {
             let (host, port) = (address.ip(), address.port());
             lines.push(format!("  redis://{address}    try: redis-cli -h {host} -p {port}"));
         }
@@ -193,7 +193,7 @@ impl Serve {
             let path = path.display();
             lines.push(format!("  unix://{path}    try: redis-cli -s {path}"));
         }
-        if let Some(address) = face.tls {
+        if let Some(address) = server.tls {
             lines.push(format!("  rediss://{address}    needs AUTH: make a user on this machine:"));
             lines.push("      redis-cli -p PORT CORTEX.USER SET NAME WRITE PREFIX".into());
             if self.tls_certificate.is_none() {

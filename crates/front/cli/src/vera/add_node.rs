@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::super::{Session, output};
 use api_types::{Invitation, NodeRow};
 use cluster::adding;
-use cluster::adding::Found;
+use cluster::adding::WaitingNode;
 
 /// The longest wait for the node to join, which takes a call back and a write of the roster; loaded
 /// machines take longer.
@@ -48,8 +48,8 @@ fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
     }
     ensure!(
         std::io::stdin().is_terminal(),
-        "nobody can be asked whether that is right: compare it with what the new node shows, then \
-         give it with --fingerprint"
+        "there is no terminal on which to ask whether that is right: compare it with what the new \
+         node shows, then give it with --fingerprint"
     );
     output::begin("Is that what the new node shows? [y/N]");
     let mut answer = String::new();
@@ -57,10 +57,10 @@ fn confirm(fingerprint: &str, expected: Option<&str>) -> anyhow::Result<()> {
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    bail!("nothing was done: start the new node again, and look who answers at that address")
+    bail!("nothing was done: start the new node again, and find out who answers at that address")
 }
 
-async fn give(found: Found, invitation: &str) -> anyhow::Result<String> {
+async fn give(found: WaitingNode, invitation: &str) -> anyhow::Result<String> {
     let node =
         found.invite(invitation).await.context("the new node did not take the invitation")?;
     Ok(node.to_string())

@@ -7,7 +7,7 @@ use model::ApplicationName;
 use recipe_core::manifest::{self, VERACONFIG};
 
 #[derive(Debug, PartialEq)]
-pub struct Settings {
+pub struct VeraSettings {
     /// The name as the file has it.
     pub shown: String,
     pub name: ApplicationName,
@@ -15,8 +15,8 @@ pub struct Settings {
     pub port: Option<u16>,
 }
 
-impl Settings {
-    pub fn read(directory: &Path) -> anyhow::Result<Settings> {
+impl VeraSettings {
+    pub fn read(directory: &Path) -> anyhow::Result<VeraSettings> {
         let path = directory.join(VERACONFIG);
         let text = match std::fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
@@ -25,14 +25,14 @@ impl Settings {
             ),
             read => read.with_context(|| format!("{VERACONFIG} cannot be read"))?,
         };
-        Settings::of(&text)
+        VeraSettings::of(&text)
     }
 
-    fn of(text: &str) -> anyhow::Result<Settings> {
+    fn of(text: &str) -> anyhow::Result<VeraSettings> {
         let manifest = manifest::read_veraconfig(text)?;
         let name = manifest.name.context("the file names no application")?;
         let shown = written_name(text).unwrap_or_else(|| name.to_string());
-        Ok(Settings { shown, name, framework: manifest.framework, port: manifest.port })
+        Ok(VeraSettings { shown, name, framework: manifest.framework, port: manifest.port })
     }
 }
 
@@ -60,19 +60,20 @@ mod tests {
     fn the_name_is_shown_as_it_was_written() {
         let text = "[app]\n; This is the only required value.\nname = TestApp\n\n[miranda]\n\
                     host = my.miranda.host.address\nport = 8205 ; Default Miranda port number.\n";
-        let settings = Settings::of(text).unwrap();
+        let settings = VeraSettings::of(text).unwrap();
         assert_eq!((settings.shown.as_str(), settings.name.as_str()), ("TestApp", "testapp"));
         assert_eq!((settings.framework, settings.port), (None, None));
-        let settings = Settings::of("[App]\nName = a ; b\ntype = Rails\nport = 8000\n").unwrap();
+        let settings =
+            VeraSettings::of("[App]\nName = a ; b\ntype = Rails\nport = 8000\n").unwrap();
         assert_eq!((settings.shown.as_str(), settings.port), ("a", Some(8000)));
         assert_eq!(settings.framework.as_deref(), Some("rails"));
-        assert!(Settings::of("[app]\n").is_err());
+        assert!(VeraSettings::of("[app]\n").is_err());
     }
 
     #[test]
     fn a_directory_without_the_file_is_told_of() {
         let directory = tempfile::tempdir().unwrap();
-        let error = Settings::read(directory.path()).unwrap_err().to_string();
+        let error = VeraSettings::read(directory.path()).unwrap_err().to_string();
         assert!(error.contains(".veraconfig") && error.contains("name = "), "{error}");
     }
 }

@@ -19,7 +19,7 @@ const FRAME_BYTES_MAX: usize = DATA_BYTES_MAX + 1;
 const STALL_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct MoveRequest {
     pub v: u32,
     pub application: ApplicationName,
     /// The time of the request, so that no other one is meant.
@@ -27,7 +27,7 @@ pub struct Ask {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct FileEntry {
     /// The path below the persistent directory, as bytes: names need not be text.
     pub path: Vec<u8>,
     pub mode: u32,
@@ -46,9 +46,9 @@ pub enum EntryKind {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
-    Ask(Ask),
-    Entry(Entry),
+pub enum MoveFrame {
+    Ask(MoveRequest),
+    Entry(FileEntry),
     Data(Vec<u8>),
     /// The BLAKE3 hash of the file that ends.
     FileEnd([u8; 32]),
@@ -64,16 +64,16 @@ pub enum Frame {
     Fault(String),
 }
 
-pub struct Wire<S> {
+pub struct MoveStream<S> {
     stream: S,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
-    pub fn new(stream: S) -> Wire<S> {
-        Wire { stream }
+impl<S: AsyncRead + AsyncWrite + Unpin> MoveStream<S> {
+    pub fn new(stream: S) -> MoveStream<S> {
+        MoveStream { stream }
     }
 
-    pub async fn send(&mut self, frame: &Frame) -> anyhow::Result<()> {
+    pub async fn send(&mut self, frame: &MoveFrame) -> anyhow::Result<()> {
         let (kind, payload) = encode(frame)?;
         let mut out = Vec::with_capacity(payload.len() + 5);
         out.extend_from_slice(&(payload.len() as u32 + 1).to_le_bytes());
@@ -87,7 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         sent.map_err(|_| silent())?.context("the connection broke")
     }
 
-    pub async fn receive(&mut self) -> anyhow::Result<Frame> {
+    pub async fn receive(&mut self) -> anyhow::Result<MoveFrame> {
         let receiving = async {
             let length = self.stream.read_u32_le().await.context("the connection broke")? as usize;
             ensure!((1..=FRAME_BYTES_MAX).contains(&length), "a frame of {length} bytes");
@@ -103,33 +103,33 @@ fn silent() -> anyhow::Error {
     anyhow!("the other node said nothing for {} s", STALL_MAX.as_secs())
 }
 
-fn encode(frame: &Frame) -> anyhow::Result<(u8, Vec<u8>)> {
+fn encode(frame: &MoveFrame) -> anyhow::Result<(u8, Vec<u8>)> {
     Ok(match frame {
-        Frame::Ask(ask) => (1, serde_json::to_vec(ask)?),
-        Frame::Entry(entry) => (2, serde_json::to_vec(entry)?),
-        Frame::Data(bytes) => (3, bytes.clone()),
-        Frame::FileEnd(hash) => (4, hash.to_vec()),
-        Frame::PassEnd => (5, Vec::new()),
-        Frame::Last => (6, Vec::new()),
-        Frame::Taken => (7, Vec::new()),
-        Frame::Yours => (8, Vec::new()),
-        Frame::Wait => (9, Vec::new()),
-        Frame::Fault(why) => (10, why.as_bytes()[..why.len().min(DATA_BYTES_MAX)].to_vec()),
+        MoveFrame::Ask(ask) => (1, serde_json::to_vec(ask)?),
+        MoveFrame::Entry(entry) => (2, serde_json::to_vec(entry)?),
+        MoveFrame::Data(bytes) => (3, bytes.clone()),
+        MoveFrame::FileEnd(hash) => (4, hash.to_vec()),
+        MoveFrame::PassEnd => (5, Vec::new()),
+        MoveFrame::Last => (6, Vec::new()),
+        MoveFrame::Taken => (7, Vec::new()),
+        MoveFrame::Yours => (8, Vec::new()),
+        MoveFrame::Wait => (9, Vec::new()),
+        MoveFrame::Fault(why) => (10, why.as_bytes()[..why.len().min(DATA_BYTES_MAX)].to_vec()),
     })
 }
 
-fn decode(kind: u8, payload: &[u8]) -> anyhow::Result<Frame> {
+fn decode(kind: u8, payload: &[u8]) -> anyhow::Result<MoveFrame> {
     Ok(match kind {
-        1 => Frame::Ask(serde_json::from_slice(payload)?),
-        2 => Frame::Entry(serde_json::from_slice(payload)?),
-        3 => Frame::Data(payload.to_vec()),
-        4 => Frame::FileEnd(payload.try_into().context("a hash of another length")?),
-        5 => Frame::PassEnd,
-        6 => Frame::Last,
-        7 => Frame::Taken,
-        8 => Frame::Yours,
-        9 => Frame::Wait,
-        10 => Frame::Fault(String::from_utf8_lossy(payload).into_owned()),
+        1 => MoveFrame::Ask(serde_json::from_slice(payload)?),
+        2 => MoveFrame::Entry(serde_json::from_slice(payload)?),
+        3 => MoveFrame::Data(payload.to_vec()),
+        4 => MoveFrame::FileEnd(payload.try_into().context("a hash of another length")?),
+        5 => MoveFrame::PassEnd,
+        6 => MoveFrame::Last,
+        7 => MoveFrame::Taken,
+        8 => MoveFrame::Yours,
+        9 => MoveFrame::Wait,
+        10 => MoveFrame::Fault(String::from_utf8_lossy(payload).into_owned()),
         _ => anyhow::bail!("a frame of unknown kind {kind}: bring the older node up to date"),
     })
 }

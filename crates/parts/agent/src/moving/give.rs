@@ -13,8 +13,8 @@ use model::{ApplicationName, NodeId, Rollout, RolloutPhase, TypedKey, record};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::frame::{Ask, Frame, Wire};
-use super::tree::{Known, walk};
+use super::frame::{MoveFrame, MoveRequest, MoveStream};
+use super::tree::{KnownFiles, walk};
 use super::{FRAMES_WAITING_MAX, Moving};
 use runtime::members::BoxedStream;
 use runtime::task::spawn_blocking;
@@ -34,49 +34,49 @@ const LINGER: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Giving(Mutex<BTreeSet<ApplicationName>>);
 
-struct Turn<'a>(&'a Giving, ApplicationName);
+struct GivingTurn<'a>(&'a Giving, ApplicationName);
 
 impl Giving {
-    fn begin(&self, name: &ApplicationName) -> Option<Turn<'_>> {
+    fn begin(&self, name: &ApplicationName) -> Option<GivingTurn<'_>> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        names.insert(name.clone()).then(|| Turn(self, name.clone()))
+        names.insert(name.clone()).then(|| GivingTurn(self, name.clone()))
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GivingTurn<'_> {
     fn drop(&mut self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 
 pub async fn serve(moving: Arc<Moving>, peer: NodeId, stream: BoxedStream) {
-    let mut wire = Wire::new(stream);
+    let mut wire = MoveStream::new(stream);
     if let Err(error) = give(&moving, &peer, &mut wire).await {
         let why = format!("{error:#}");
         tracing::warn!(%peer, why, "moving.not_given");
         // The other side may be gone, and with it the need to tell it.
-        wire.send(&Frame::Fault(why)).await.ok();
+        wire.send(&MoveFrame::Fault(why)).await.ok();
     }
 }
 
 async fn give(
     moving: &Arc<Moving>,
     peer: &NodeId,
-    wire: &mut Wire<BoxedStream>,
+    wire: &mut MoveStream<BoxedStream>,
 ) -> anyhow::Result<()> {
-    let Frame::Ask(ask) = wire.receive().await? else { bail!("it did not say what it wants") };
+    let MoveFrame::Ask(ask) = wire.receive().await? else { bail!("it did not say what it wants") };
     let name = ask.application.clone();
     let _turn = moving.giving.begin(&name).context("its files are being given away already")?;
     let placing = moving.agent.placing.as_ref().context("nothing is placed here")?;
     let quiet = heard(moving, peer, &ask).await?;
     tracing::info!(application = %name, %peer, "moving.begins");
-    let known = send(moving, &name, wire, Known::default()).await?;
-    ensure!(wire.receive().await? == Frame::Last, "it did not ask for the rest");
+    let known = send(moving, &name, wire, KnownFiles::default()).await?;
+    ensure!(wire.receive().await? == MoveFrame::Last, "it did not ask for the rest");
     let pause = placing.pause(&name);
     await_stopped(moving, &name, wire).await?;
     moving.agent.preparer.collect_all(&name).await?;
     send(moving, &name, wire, known).await?;
-    ensure!(wire.receive().await? == Frame::Taken, "it did not say that it has all");
+    ensure!(wire.receive().await? == MoveFrame::Taken, "it did not say that it has all");
     let changed = check(moving, peer, &ask).await? != quiet;
     ensure!(!changed && is_stopped(moving, &name), "something else was done with it meanwhile");
     let holder = Holder {
@@ -94,11 +94,15 @@ async fn give(
     });
     put_aside(moving, &name).await;
     tracing::info!(application = %name, %peer, "moving.handed_over");
-    wire.send(&Frame::Yours).await
+    wire.send(&MoveFrame::Yours).await
 }
 
 /// Waits for the record of the move: the stream may be faster.
-async fn heard(moving: &Moving, peer: &NodeId, ask: &Ask) -> anyhow::Result<Option<Rollout>> {
+async fn heard(
+    moving: &Moving,
+    peer: &NodeId,
+    ask: &MoveRequest,
+) -> anyhow::Result<Option<Rollout>> {
     let deadline = Instant::now() + HEARD_MAX;
     loop {
         match check(moving, peer, ask).await {
@@ -109,7 +113,11 @@ async fn heard(moving: &Moving, peer: &NodeId, ask: &Ask) -> anyhow::Result<Opti
 }
 
 /// Fails unless this move is still asked for and no release is under way; returns the last rollout.
-async fn check(moving: &Moving, peer: &NodeId, ask: &Ask) -> anyhow::Result<Option<Rollout>> {
+async fn check(
+    moving: &Moving,
+    peer: &NodeId,
+    ask: &MoveRequest,
+) -> anyhow::Result<Option<Rollout>> {
     let name = &ask.application;
     let holder = moving.holder(name).await?;
     ensure!(holder.as_ref() == Some(&moving.agent.node), "this node does not have its files");
@@ -132,7 +140,7 @@ fn is_stopped(moving: &Moving, name: &ApplicationName) -> bool {
 async fn await_stopped(
     moving: &Moving,
     name: &ApplicationName,
-    wire: &mut Wire<BoxedStream>,
+    wire: &mut MoveStream<BoxedStream>,
 ) -> anyhow::Result<()> {
     let deadline = Instant::now() + STOP_MAX;
     let mut said = Instant::now();
@@ -140,7 +148,7 @@ async fn await_stopped(
         ensure!(Instant::now() < deadline, "it did not stop within {} s", STOP_MAX.as_secs());
         if said.elapsed() >= WAIT_INTERVAL {
             said = Instant::now();
-            wire.send(&Frame::Wait).await?;
+            wire.send(&MoveFrame::Wait).await?;
         }
         tokio::time::sleep(STOP_POLL).await;
     }
@@ -151,9 +159,9 @@ async fn await_stopped(
 async fn send(
     moving: &Moving,
     name: &ApplicationName,
-    wire: &mut Wire<BoxedStream>,
-    known: Known,
-) -> anyhow::Result<Known> {
+    wire: &mut MoveStream<BoxedStream>,
+    known: KnownFiles,
+) -> anyhow::Result<KnownFiles> {
     let root = moving.layout.persist(name);
     let (frames, mut ready) = mpsc::channel(FRAMES_WAITING_MAX);
     let reading = spawn_blocking(move || walk(&root, known, &frames));
@@ -161,7 +169,7 @@ async fn send(
         wire.send(&frame).await?;
     }
     let known = reading.await?.context("reading the files")?;
-    wire.send(&Frame::PassEnd).await?;
+    wire.send(&MoveFrame::PassEnd).await?;
     Ok(known)
 }
 

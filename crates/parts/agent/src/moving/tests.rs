@@ -7,18 +7,18 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
-use super::frame::{Entry, EntryKind, Frame, Wire};
-use super::tree::{Known, Staging, walk};
+use super::frame::{EntryKind, FileEntry, MoveFrame, MoveStream};
+use super::tree::{KnownFiles, Staging, walk};
 
 /// Runs one pass; returns how many files were sent whole.
-fn pass(from: &Path, known: Known, staging: &mut Staging) -> (Known, usize) {
+fn pass(from: &Path, known: KnownFiles, staging: &mut Staging) -> (KnownFiles, usize) {
     let (frames, mut taken) = mpsc::channel(4);
     let root = from.to_path_buf();
     let walking = std::thread::spawn(move || walk(&root, known, &frames).unwrap());
     let mut whole = 0;
     staging.begin();
     while let Some(frame) = taken.blocking_recv() {
-        whole += usize::from(matches!(frame, Frame::FileEnd(_)));
+        whole += usize::from(matches!(frame, MoveFrame::FileEnd(_)));
         staging.take(frame).unwrap();
     }
     (walking.join().unwrap(), whole)
@@ -42,7 +42,7 @@ fn the_second_pass_sends_what_changed() {
     fs::set_permissions(from.join("db.sqlite3"), fs::Permissions::from_mode(0o640)).unwrap();
     symlink("deep/large", from.join("uploads/link")).unwrap();
     let mut staging = Staging::create(directory.path().join("incoming")).unwrap();
-    let (known, whole) = pass(&from, Known::default(), &mut staging);
+    let (known, whole) = pass(&from, KnownFiles::default(), &mut staging);
     assert_eq!(whole, 3);
 
     write_long_ago(&from.join("db.sqlite3"), b"two");
@@ -70,7 +70,7 @@ fn a_file_that_was_just_written_is_sent_again() {
     fs::create_dir(&from).unwrap();
     fs::write(from.join("db"), b"now").unwrap();
     let mut staging = Staging::create(directory.path().join("incoming")).unwrap();
-    let (known, _) = pass(&from, Known::default(), &mut staging);
+    let (known, _) = pass(&from, KnownFiles::default(), &mut staging);
     assert_eq!(pass(&from, known, &mut staging).1, 1);
 }
 
@@ -81,7 +81,7 @@ fn nothing_outside_is_written() {
     fs::create_dir(&outside).unwrap();
     let mut staging = Staging::create(directory.path().join("incoming")).unwrap();
     let entry = |path: &str, kind| {
-        Frame::Entry(Entry { path: path.as_bytes().to_vec(), mode: 0o644, kind })
+        MoveFrame::Entry(FileEntry { path: path.as_bytes().to_vec(), mode: 0o644, kind })
     };
     let target = outside.to_str().unwrap().as_bytes().to_vec();
     staging.take(entry("link", EntryKind::Link(target))).unwrap();
@@ -90,10 +90,10 @@ fn nothing_outside_is_written() {
         assert!(taken.is_err(), "{path}");
     }
     assert!(staging.take(entry("unsent", EntryKind::Same)).is_err());
-    assert!(staging.take(Frame::Data(b"x".to_vec())).is_err());
+    assert!(staging.take(MoveFrame::Data(b"x".to_vec())).is_err());
     staging.take(entry("half", EntryKind::File)).unwrap();
-    staging.take(Frame::Data(b"half of it".to_vec())).unwrap();
-    let damaged = staging.take(Frame::FileEnd([7; 32])).unwrap_err().to_string();
+    staging.take(MoveFrame::Data(b"half of it".to_vec())).unwrap();
+    let damaged = staging.take(MoveFrame::FileEnd([7; 32])).unwrap_err().to_string();
     assert!(damaged.contains("damaged"), "{damaged}");
     assert!(fs::read_dir(&outside).unwrap().next().is_none());
 }
@@ -101,14 +101,14 @@ fn nothing_outside_is_written() {
 #[tokio::test]
 async fn frames_come_as_they_were_sent() {
     let (near, far) = tokio::io::duplex(1 << 20);
-    let (mut near, mut far) = (Wire::new(near), Wire::new(far));
+    let (mut near, mut far) = (MoveStream::new(near), MoveStream::new(far));
     let path = b"name with \xff\n".to_vec();
     let frames = [
-        Frame::Entry(Entry { path, mode: 0o600, kind: EntryKind::Link(b"to".to_vec()) }),
-        Frame::Data(vec![1; 64 << 10]),
-        Frame::FileEnd([3; 32]),
-        Frame::PassEnd,
-        Frame::Fault("no".into()),
+        MoveFrame::Entry(FileEntry { path, mode: 0o600, kind: EntryKind::Link(b"to".to_vec()) }),
+        MoveFrame::Data(vec![1; 64 << 10]),
+        MoveFrame::FileEnd([3; 32]),
+        MoveFrame::PassEnd,
+        MoveFrame::Fault("no".into()),
     ];
     for frame in &frames {
         near.send(frame).await.unwrap();

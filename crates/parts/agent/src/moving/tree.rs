@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail, ensure};
 use tokio::sync::mpsc::Sender;
 
-use super::frame::{DATA_BYTES_MAX, Entry, EntryKind, Frame};
+use super::frame::{DATA_BYTES_MAX, EntryKind, FileEntry, MoveFrame};
 
 /// The maximum number of entries of a tree: more than any application here keeps; each costs memory
 /// on both sides.
@@ -26,16 +26,16 @@ const MODE_MASK: u32 = 0o777;
 
 /// The version of a file that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileVersion {
     inode: u64,
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Version {
-    fn of(file: &Metadata) -> Version {
-        Version {
+impl FileVersion {
+    fn of(file: &Metadata) -> FileVersion {
+        FileVersion {
             inode: file.ino(),
             size: file.size(),
             modified: (file.mtime(), file.mtime_nsec()),
@@ -46,13 +46,13 @@ impl Version {
 
 /// The files that the other side has.
 #[derive(Debug, Default)]
-pub struct Known {
-    files: BTreeMap<PathBuf, Version>,
+pub struct KnownFiles {
+    files: BTreeMap<PathBuf, FileVersion>,
 }
 
 /// Sends everything below `root`, parents first; files that are known and unchanged by name alone.
-pub fn walk(root: &Path, known: Known, out: &Sender<Frame>) -> anyhow::Result<Known> {
-    let mut walk = Walk { root, known, next: Known::default(), count: 0, out };
+pub fn walk(root: &Path, known: KnownFiles, out: &Sender<MoveFrame>) -> anyhow::Result<KnownFiles> {
+    let mut walk = Walk { root, known, next: KnownFiles::default(), count: 0, out };
     match fs::symlink_metadata(root) {
         Ok(_) => walk.directory(Path::new(""), 0)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -63,14 +63,14 @@ pub fn walk(root: &Path, known: Known, out: &Sender<Frame>) -> anyhow::Result<Kn
 
 struct Walk<'a> {
     root: &'a Path,
-    known: Known,
-    next: Known,
+    known: KnownFiles,
+    next: KnownFiles,
     count: usize,
-    out: &'a Sender<Frame>,
+    out: &'a Sender<MoveFrame>,
 }
 
 impl Walk<'_> {
-    fn say(&self, frame: Frame) -> anyhow::Result<()> {
+    fn say(&self, frame: MoveFrame) -> anyhow::Result<()> {
         self.out.blocking_send(frame).ok().context("the other side is gone")
     }
 
@@ -103,7 +103,7 @@ impl Walk<'_> {
         };
         let bytes = path.as_os_str().as_bytes().to_vec();
         let mode = metadata.permissions().mode() & MODE_MASK;
-        let entry = |kind| Frame::Entry(Entry { path: bytes.clone(), mode, kind });
+        let entry = |kind| MoveFrame::Entry(FileEntry { path: bytes.clone(), mode, kind });
         if metadata.is_dir() {
             self.say(entry(EntryKind::Directory))?;
             return Ok(true);
@@ -114,7 +114,7 @@ impl Walk<'_> {
         }
         // Sockets and pipes are nothing without the process that made them.
         if metadata.is_file() {
-            match self.known.files.get(path) == Some(&Version::of(&metadata)) {
+            match self.known.files.get(path) == Some(&FileVersion::of(&metadata)) {
                 true => self.say(entry(EntryKind::Same))?,
                 false => self.file(path, &at, entry(EntryKind::File))?,
             }
@@ -122,7 +122,7 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    fn file(&mut self, path: &Path, at: &Path, entry: Frame) -> anyhow::Result<()> {
+    fn file(&mut self, path: &Path, at: &Path, entry: MoveFrame) -> anyhow::Result<()> {
         let mut file = match File::open(at) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             file => file?,
@@ -139,13 +139,13 @@ impl Walk<'_> {
             }
             chunk.truncate(count);
             hash.update(&chunk);
-            self.say(Frame::Data(chunk))?;
+            self.say(MoveFrame::Data(chunk))?;
         }
         let settled = before.modified()? + SETTLED_AFTER < began;
         if settled {
-            self.next.files.insert(path.to_path_buf(), Version::of(&before));
+            self.next.files.insert(path.to_path_buf(), FileVersion::of(&before));
         }
-        self.say(Frame::FileEnd(*hash.finalize().as_bytes()))
+        self.say(MoveFrame::FileEnd(*hash.finalize().as_bytes()))
     }
 }
 
@@ -179,21 +179,21 @@ impl Staging {
         self.open = None;
     }
 
-    pub fn take(&mut self, frame: Frame) -> anyhow::Result<()> {
+    pub fn take(&mut self, frame: MoveFrame) -> anyhow::Result<()> {
         match (frame, self.open.take()) {
-            (Frame::Entry(entry), None) => self.entry(&entry),
-            (Frame::Data(bytes), Some(mut open)) => {
+            (MoveFrame::Entry(entry), None) => self.entry(&entry),
+            (MoveFrame::Data(bytes), Some(mut open)) => {
                 open.hash.update(&bytes);
                 open.file.write_all(&bytes)?;
                 self.open = Some(open);
                 Ok(())
             }
-            (Frame::FileEnd(hash), Some(open)) => self.file_end(open, hash),
+            (MoveFrame::FileEnd(hash), Some(open)) => self.file_end(open, hash),
             _ => bail!("the other side sent something out of turn"),
         }
     }
 
-    fn entry(&mut self, entry: &Entry) -> anyhow::Result<()> {
+    fn entry(&mut self, entry: &FileEntry) -> anyhow::Result<()> {
         let path = self.inside(&entry.path)?;
         ensure!(self.listed.len() < ENTRIES_MAX, "there are more than {ENTRIES_MAX} files");
         self.listed.insert(path.clone());

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 
 use super::ends::{self, Ends};
 use crate::launcher::Held;
-use api_types::session::{DATA_BYTES_MAX, Decoder, Ended, Frame, INPUT_WINDOW_BYTES};
+use api_types::session::{
+    DATA_BYTES_MAX, INPUT_WINDOW_BYTES, SessionDecoder, SessionEnd, SessionFrame,
+};
 use runtime::members::BoxedStream;
 
 /// The maximum number of bytes of frames that wait for a slow client; beyond it the command waits.
@@ -27,26 +29,26 @@ const CODE_UNKNOWN: u8 = 255;
 
 /// How a session ended for the client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Left {
+pub enum SessionOutcome {
     /// The client was told how the command ended.
-    Told(Ended),
+    Told(SessionEnd),
     /// The client went away before that.
     Gone,
 }
 
-pub struct Client {
+pub struct SessionClient {
     reader: ReadHalf<BoxedStream>,
     writer: WriteHalf<BoxedStream>,
-    pub decoder: Decoder,
+    pub decoder: SessionDecoder,
 }
 
-impl Client {
-    pub fn new(stream: BoxedStream) -> Client {
+impl SessionClient {
+    pub fn new(stream: BoxedStream) -> SessionClient {
         let (reader, writer) = tokio::io::split(stream);
-        Client { reader, writer, decoder: Decoder::default() }
+        SessionClient { reader, writer, decoder: SessionDecoder::default() }
     }
 
-    pub async fn next(&mut self) -> anyhow::Result<Frame> {
+    pub async fn next(&mut self) -> anyhow::Result<SessionFrame> {
         loop {
             if let Some(frame) = self.decoder.frame()? {
                 return Ok(frame);
@@ -56,7 +58,7 @@ impl Client {
         }
     }
 
-    pub async fn tell(&mut self, frame: &Frame) -> anyhow::Result<()> {
+    pub async fn tell(&mut self, frame: &SessionFrame) -> anyhow::Result<()> {
         let mut out = BytesMut::new();
         frame.write(&mut out);
         self.writer.write_all(&out).await?;
@@ -78,12 +80,16 @@ struct Relay<'a> {
     input_ended: bool,
     out: BytesMut,
     unflushed: bool,
-    ended: Option<Ended>,
+    ended: Option<SessionEnd>,
     told: bool,
 }
 
 /// Relays until the command's end was told, or the client is gone.
-pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::Result<Left> {
+pub async fn relay(
+    client: &mut SessionClient,
+    ends: Ends,
+    held: &dyn Held,
+) -> anyhow::Result<SessionOutcome> {
     let mut relay = Relay {
         held,
         ends,
@@ -103,7 +109,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
         relay.settle();
         if relay.told && relay.out.is_empty() && !relay.unflushed {
             client.close().await;
-            return Ok(relay.ended.map_or(Left::Gone, Left::Told));
+            return Ok(relay.ended.map_or(SessionOutcome::Gone, SessionOutcome::Told));
         }
         let (has_input, has_room) = (!relay.input.is_empty(), relay.out.len() < OUT_BYTES_MAX);
         let is_over = relay.ended.is_some() && !relay.told && has_room;
@@ -111,7 +117,7 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
         tokio::select! {
             read = client.reader.read_buf(client.decoder.buffer()) => {
                 if !matches!(read, Ok(1..)) {
-                    return Ok(Left::Gone);
+                    return Ok(SessionOutcome::Gone);
                 }
                 while let Some(frame) = client.decoder.frame()? {
                     relay.heard(frame).await?;
@@ -119,21 +125,21 @@ pub async fn relay(client: &mut Client, ends: Ends, held: &dyn Held) -> anyhow::
             }
             written = write(&relay.ends.input, &relay.input), if has_input => relay.took(written),
             read = read(&relay.ends.output, &mut chunk), if has_room => match read {
-                Some(count) => relay.print(&chunk[..count], Frame::Output),
+                Some(count) => relay.print(&chunk[..count], SessionFrame::Output),
                 None => relay.ends.output = None,
             },
             read = read(&relay.ends.error, &mut error_chunk), if has_room => match read {
-                Some(count) => relay.print(&error_chunk[..count], Frame::Error),
+                Some(count) => relay.print(&error_chunk[..count], SessionFrame::Error),
                 None => relay.ends.error = None,
             },
             sent = send(&mut client.writer, &mut relay.out, &mut relay.unflushed), if writes => {
                 if sent.is_err() {
-                    return Ok(Left::Gone);
+                    return Ok(SessionOutcome::Gone);
                 }
             }
             exit = end_of(&mut exits), if relay.ended.is_none() => {
                 let code = exit.code.unwrap_or(CODE_UNKNOWN);
-                relay.ended = Some(Ended { code, how: exit.how });
+                relay.ended = Some(SessionEnd { code, how: exit.how });
             }
             () = tokio::time::sleep(DRAIN_PAUSE_MAX), if is_over => {
                 (relay.ends.output, relay.ends.error) = (None, None);
@@ -184,22 +190,22 @@ async fn send(
 }
 
 impl Relay<'_> {
-    async fn heard(&mut self, frame: Frame) -> anyhow::Result<()> {
+    async fn heard(&mut self, frame: SessionFrame) -> anyhow::Result<()> {
         match frame {
-            Frame::Input(bytes) => {
+            SessionFrame::Input(bytes) => {
                 let waiting = self.input.len() + bytes.len();
                 ensure!(waiting <= INPUT_WINDOW_BYTES, "more input than was asked for");
                 self.input.extend_from_slice(&bytes);
             }
-            Frame::InputEnd => {
+            SessionFrame::InputEnd => {
                 self.input_ended = true;
                 if self.ends.is_terminal() {
                     self.input.extend_from_slice(&[END_OF_INPUT]);
                 }
             }
-            Frame::Resize(size) => self.ends.resize(size),
-            Frame::Signal(number) => self.held.signal(number.into()).await?,
-            Frame::Unknown(_) | Frame::Note(_) => {}
+            SessionFrame::Resize(size) => self.ends.resize(size),
+            SessionFrame::Signal(number) => self.held.signal(number.into()).await?,
+            SessionFrame::Unknown(_) | SessionFrame::Note(_) => {}
             _ => bail!("the client said something out of turn"),
         }
         Ok(())
@@ -216,10 +222,10 @@ impl Relay<'_> {
             }
         };
         self.input.advance(count);
-        Frame::Taken(u32::try_from(count).unwrap_or(u32::MAX)).write(&mut self.out);
+        SessionFrame::Taken(u32::try_from(count).unwrap_or(u32::MAX)).write(&mut self.out);
     }
 
-    fn print(&mut self, bytes: &[u8], frame: fn(bytes::Bytes) -> Frame) {
+    fn print(&mut self, bytes: &[u8], frame: fn(bytes::Bytes) -> SessionFrame) {
         frame(bytes::Bytes::copy_from_slice(bytes)).write(&mut self.out);
     }
 
@@ -232,7 +238,7 @@ impl Relay<'_> {
             && !self.told
             && !self.ends.is_open()
         {
-            Frame::Exit(ended.clone()).write(&mut self.out);
+            SessionFrame::Exit(ended.clone()).write(&mut self.out);
             self.told = true;
         }
     }

@@ -13,11 +13,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::link::Link;
-use super::{Found, Place, Renewal, find};
+use super::link::ShimLink;
+use super::{FoundProcess, Renewal, ShimDirectories, find};
 use crate::launcher::Held;
-use shim::message::{Ask, Tell};
-use shim::record::{self, Ended, Holding};
+use shim::message::{ShimCommand, Tell};
+use shim::record::{self, ExitRecord, Holding};
 use shim::spec::Purpose;
 
 /// The number of renewals within one lease: so many that even a slow machine keeps its leases.
@@ -34,34 +34,38 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct PlainHeld {
-    place: Arc<Place>,
+    place: Arc<ShimDirectories>,
     holding: Holding,
     exit: watch::Receiver<Option<Exit>>,
-    requests: mpsc::Sender<(Ask, oneshot::Sender<()>)>,
+    requests: mpsc::Sender<(ShimCommand, oneshot::Sender<()>)>,
     task: Option<AbortHandle>,
 }
 
 impl PlainHeld {
-    pub fn running(place: Arc<Place>, link: Link, holding: Holding) -> PlainHeld {
+    pub fn running(place: Arc<ShimDirectories>, link: ShimLink, holding: Holding) -> PlainHeld {
         let (exit_sender, exit) = watch::channel(None);
         PlainHeld::listening(place, Some(link), holding, exit_sender, exit)
     }
 
-    pub fn ended(place: Arc<Place>, link: Option<Link>, ended: Ended) -> PlainHeld {
+    pub fn ended(
+        place: Arc<ShimDirectories>,
+        link: Option<ShimLink>,
+        ended: ExitRecord,
+    ) -> PlainHeld {
         let (exit_sender, exit) = watch::channel(Some(ended.exit()));
         PlainHeld::listening(place, link, ended.holding, exit_sender, exit)
     }
 
     fn listening(
-        place: Arc<Place>,
-        link: Option<Link>,
+        place: Arc<ShimDirectories>,
+        link: Option<ShimLink>,
         holding: Holding,
         exit_sender: watch::Sender<Option<Exit>>,
         exit: watch::Receiver<Option<Exit>>,
     ) -> PlainHeld {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let task = link.map(|link| {
-            let listener = Listener {
+            let listener = ShimListener {
                 place: place.clone(),
                 id: holding.purpose.id(),
                 exit: exit_sender,
@@ -77,7 +81,7 @@ impl PlainHeld {
     }
 
     /// Sends a request to the shim; returns false when the shim is gone.
-    async fn ask(&self, ask: Ask) -> anyhow::Result<bool> {
+    async fn ask(&self, ask: ShimCommand) -> anyhow::Result<bool> {
         let (done, answer) = oneshot::channel();
         if self.requests.send((ask, done)).await.is_err() {
             return Ok(false);
@@ -122,19 +126,19 @@ impl Held for PlainHeld {
     async fn stop(&self, grace: Duration) -> anyhow::Result<()> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         // A shim that is gone has nothing left to stop: its listener sees to what it left behind.
-        self.ask(Ask::Stop { grace_ms }).await?;
+        self.ask(ShimCommand::Stop { grace_ms }).await?;
         Ok(())
     }
 
     async fn signal(&self, signal: i32) -> anyhow::Result<()> {
-        self.ask(Ask::Signal { signal }).await?;
+        self.ask(ShimCommand::Signal { signal }).await?;
         Ok(())
     }
 
     async fn forget(&self) -> anyhow::Result<()> {
         let id = self.holding.purpose.id();
         anyhow::ensure!(self.exit.borrow().is_some(), "{id} is still running; stop it first");
-        self.ask(Ask::Forget).await?;
+        self.ask(ShimCommand::Forget).await?;
         let (run, process) = (self.place.run(&id), self.holding.process.clone());
         runtime::task::spawn_blocking(move || {
             // A later process of the same id may have taken the place.
@@ -149,16 +153,16 @@ impl Held for PlainHeld {
 }
 
 /// The state of the task that listens to the shim.
-struct Listener {
-    place: Arc<Place>,
+struct ShimListener {
+    place: Arc<ShimDirectories>,
     id: String,
     exit: watch::Sender<Option<Exit>>,
-    requests: mpsc::Receiver<(Ask, oneshot::Sender<()>)>,
+    requests: mpsc::Receiver<(ShimCommand, oneshot::Sender<()>)>,
 }
 
-impl Listener {
+impl ShimListener {
     /// Runs until the shim is gone for good.
-    async fn run(mut self, mut link: Link) {
+    async fn run(mut self, mut link: ShimLink) {
         loop {
             self.listen(&mut link).await;
             if self.exit.borrow().is_some() {
@@ -166,15 +170,15 @@ impl Listener {
             }
             // The shim went, or it let go of this connection alone.
             link = match find(&self.place, &self.id).await {
-                Ok(Found::Running(link, _)) => link,
-                Ok(Found::Ended(link, ended)) => {
+                Ok(FoundProcess::Running(link, _)) => link,
+                Ok(FoundProcess::Ended(link, ended)) => {
                     self.exit.send_replace(Some(ended.exit()));
                     match link {
                         Some(link) => link,
                         None => return,
                     }
                 }
-                Ok(Found::Waiting(_) | Found::Nothing) => {
+                Ok(FoundProcess::Waiting(_) | FoundProcess::Nothing) => {
                     self.exit.send_replace(Some(lost("what it left on disk was removed")));
                     return;
                 }
@@ -188,7 +192,7 @@ impl Listener {
     }
 
     /// Listens until the connection ends. Answers come in the order of the requests.
-    async fn listen(&mut self, link: &mut Link) {
+    async fn listen(&mut self, link: &mut ShimLink) {
         let mut waiting = std::collections::VecDeque::new();
         let mut lease = self.place.lease.subscribe();
         lease.mark_changed();

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use os::observe::Snapshot;
 use os::observe::process::{self, is_alive};
 use shim::message::VERSION;
-use shim::record::{self, EXIT, Ended, Holding, STATE};
+use shim::record::{self, EXIT, ExitRecord, Holding, STATE};
 
 /// The maximum time until a shim that is about to end has written `exit.json`.
 const SHIM_END_WAIT: Duration = Duration::from_secs(2);
@@ -53,7 +53,7 @@ fn names(directory: &Path) -> anyhow::Result<Vec<String>> {
 
 /// Returns how the process of a run directory ended if its shim does not answer. Whatever still
 /// runs of it is killed first, as nobody keeps its output, its exit or its limits any more.
-pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
+pub fn bury(run: &Path) -> anyhow::Result<Option<ExitRecord>> {
     let state = run.join(STATE);
     let holding: Option<Holding> =
         record::read(&state).with_context(|| format!("cannot read {}", state.display()))?;
@@ -83,7 +83,7 @@ pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
     };
     kill_tree(&holding)?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ended = Ended {
+    let ended = ExitRecord {
         v: VERSION,
         holding,
         how: how.to_owned(),
@@ -100,7 +100,7 @@ pub fn bury(run: &Path) -> anyhow::Result<Option<Ended>> {
     Ok(Some(ended))
 }
 
-fn read_exit(run: &Path) -> anyhow::Result<Option<Ended>> {
+fn read_exit(run: &Path) -> anyhow::Result<Option<ExitRecord>> {
     let exit = run.join(EXIT);
     record::read(&exit).with_context(|| format!("cannot read {}", exit.display()))
 }

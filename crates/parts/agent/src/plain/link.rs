@@ -9,26 +9,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 use shim::descriptors;
-use shim::message::{Ask, LINE_BYTES_MAX, Reply, Request, Tell, VERSION, line};
+use shim::message::{LINE_BYTES_MAX, ShimCommand, ShimReply, ShimRequest, Tell, VERSION, line};
 use shim::spec::Attached;
 
-pub struct Link {
+pub struct ShimLink {
     stream: UnixStream,
     received: Vec<u8>,
 }
 
-impl Link {
-    pub async fn connect(socket: &Path) -> io::Result<Link> {
-        Ok(Link { stream: UnixStream::connect(socket).await?, received: Vec::new() })
+impl ShimLink {
+    pub async fn connect(socket: &Path) -> io::Result<ShimLink> {
+        Ok(ShimLink { stream: UnixStream::connect(socket).await?, received: Vec::new() })
     }
 
-    pub async fn ask(&mut self, ask: Ask) -> io::Result<()> {
-        self.stream.write_all(&line(&Request { v: VERSION, ask })?).await
+    pub async fn ask(&mut self, ask: ShimCommand) -> io::Result<()> {
+        self.stream.write_all(&line(&ShimRequest { v: VERSION, ask })?).await
     }
 
     /// Sends a request with open files, which are closed here.
-    pub async fn ask_with(&mut self, ask: Ask, attached: Attached) -> io::Result<()> {
-        let bytes = line(&Request { v: VERSION, ask })?;
+    pub async fn ask_with(&mut self, ask: ShimCommand, attached: Attached) -> io::Result<()> {
+        let bytes = line(&ShimRequest { v: VERSION, ask })?;
         let Attached { stdin, stdout, stderr, .. } = &attached;
         let sending = || {
             let fds: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -44,7 +44,7 @@ impl Link {
     pub async fn hear(&mut self) -> io::Result<Option<Tell>> {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
-                let reply = serde_json::from_slice::<Reply>(&self.received[..end]);
+                let reply = serde_json::from_slice::<ShimReply>(&self.received[..end]);
                 self.received.drain(..=end);
                 match reply {
                     Ok(reply) => return Ok(Some(reply.tell)),

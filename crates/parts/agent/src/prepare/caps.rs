@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_the_machine_unless_the_project_says_more() {
+    fn a_build_gets_a_part_of_the_machine_unless_the_project_asks_for_more() {
         let free = Limits::default();
         let cap_of = |limits: &Limits, memory_bytes: u64, cores| {
             let Cap { memory_bytes, cores, .. } = cap(limits, memory_bytes, cores);

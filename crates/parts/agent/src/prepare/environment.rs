@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_stays() {
+    fn the_secret_stays_the_same() {
         let directory = tempfile::tempdir().unwrap();
         let first = secret(directory.path()).unwrap();
         assert_eq!(first.len(), 128);

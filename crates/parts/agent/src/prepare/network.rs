@@ -24,16 +24,16 @@ const OF_THE_MACHINE: &[&str] = &[
 ];
 
 #[derive(Clone, Debug, Default)]
-pub struct Network(BTreeMap<String, String>);
+pub struct NetworkSettings(BTreeMap<String, String>);
 
-impl Network {
+impl NetworkSettings {
     /// Reads the settings from the environment of this process and the files of this machine.
-    pub fn of_this_node() -> Network {
+    pub fn of_this_node() -> NetworkSettings {
         let trusted = OF_THE_MACHINE.iter().find(|path| Path::new(path).is_file()).copied();
-        Network::from(|name| std::env::var(name).ok(), trusted)
+        NetworkSettings::from(|name| std::env::var(name).ok(), trusted)
     }
 
-    fn from(variable: impl Fn(&str) -> Option<String>, trusted: Option<&str>) -> Network {
+    fn from(variable: impl Fn(&str) -> Option<String>, trusted: Option<&str>) -> NetworkSettings {
         let upper = PROXIES.iter().map(|name| name.to_uppercase());
         let proxies = PROXIES.iter().map(|name| (*name).to_owned()).chain(upper);
         let proxies = proxies.filter_map(|name| Some((variable(&name)?, name)));
@@ -41,7 +41,7 @@ impl Network {
             let own = variable(name).filter(|path| !path.is_empty());
             Some((own.or_else(|| trusted.map(str::to_owned))?, (*name).to_owned()))
         });
-        Network(proxies.chain(bundles).map(|(value, name)| (name, value)).collect())
+        NetworkSettings(proxies.chain(bundles).map(|(value, name)| (name, value)).collect())
     }
 
     /// Adds the variables that the user did not configure.
@@ -64,13 +64,13 @@ mod tests {
             _ => None,
         };
         let mut environment = BTreeMap::from([("https_proxy".to_owned(), "user's".to_owned())]);
-        Network::from(variable, Some("/etc/all.pem")).add_to(&mut environment);
+        NetworkSettings::from(variable, Some("/etc/all.pem")).add_to(&mut environment);
         let found = |name: &str| environment.get(name).map(String::as_str);
         assert_eq!(found("https_proxy"), Some("user's"));
         assert_eq!(found("NO_PROXY"), Some("node's NO_PROXY"));
         assert_eq!(found("PIP_CERT"), Some("node's PIP_CERT"));
         assert_eq!(found("NODE_EXTRA_CA_CERTS"), Some("/etc/all.pem"));
         assert_eq!(environment.len(), 2 + BUNDLES.len());
-        assert_eq!(Network::from(|_| None, None).0.len(), 0);
+        assert_eq!(NetworkSettings::from(|_| None, None).0.len(), 0);
     }
 }

@@ -263,13 +263,13 @@ mod tests {
 
     use super::*;
 
-    struct Place {
+    struct KeptFiles {
         directory: tempfile::TempDir,
     }
 
-    impl Place {
-        fn new() -> Place {
-            Place { directory: tempfile::tempdir().unwrap() }
+    impl KeptFiles {
+        fn new() -> KeptFiles {
+            KeptFiles { directory: tempfile::tempdir().unwrap() }
         }
 
         fn kept(&self) -> PathBuf {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_came_with_the_source_is_kept_once_and_never_overwritten() {
-        let place = Place::new();
+        let place = KeptFiles::new();
         let first = place.release("v1", &[("up/a.png", "first"), ("db.sqlite3", "one")]);
         place.link(&first, &["up", "db.sqlite3"]).unwrap();
         fs::write(first.join("up/mine"), "user").unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn files_and_directories_are_told_apart_by_name() {
-        let place = Place::new();
+        let place = KeptFiles::new();
         let release = place.release("v1", &[]);
         place
             .link(&release, &["log/", "db/x.sqlite3", "data.d/", "log/deeper", "htpasswd"])
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_persistent_path_does_not_leave_the_release() {
-        let place = Place::new();
+        let place = KeptFiles::new();
         let release = place.release("v1", &[]);
         for path in ["../x", "/etc", "a/../../x", "", "."] {
             place.link(&release, &[path]).expect_err(path);
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_second_release_sees_the_rows_of_the_first() {
-        let place = Place::new();
+        let place = KeptFiles::new();
         let first = place.release("v1", &[]);
         place.link(&first, &["db/app.sqlite3"]).unwrap();
         let beside = sqlite(
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_path_inside_a_persistent_directory_is_kept_with_it() {
-        let place = Place::new();
+        let place = KeptFiles::new();
         for (name, text) in [("v1", "rows"), ("v2", "rows")] {
             let release = place.release(name, &[("storage/a", "")]);
             place.link(&release, &["storage/p.sqlite3", "storage"]).unwrap();
@@ -375,8 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_tells_nothing_is_what_the_program_makes_of_it() {
-        let place = Place::new();
+    fn a_path_of_unknown_kind_becomes_what_the_program_makes_of_it() {
+        let place = KeptFiles::new();
         let paths = ["htpasswd".to_owned(), "queue".to_owned()];
         let first = place.release("v1", &[]);
         place.link(&first, &["htpasswd", "queue"]).unwrap();
@@ -394,8 +394,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_named_where_it_differs() {
-        let place = Place::new();
+    fn pushed_files_that_kept_ones_hide_are_named_if_they_differ() {
+        let place = KeptFiles::new();
         let first = place.release("v1", &[("up/a", "1"), ("up/b", "1"), ("seed.json", "{}")]);
         let paths = ["up/".to_owned(), "seed.json".to_owned()];
         assert!(link(&first, &place.kept(), &paths, Tree::Fresh).unwrap().is_empty());

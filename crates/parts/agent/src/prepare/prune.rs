@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use model::{ApplicationName, BuildId};
 
-use super::{BUILT, Preparer, Turn, mark};
+use super::{BUILT, BuildTurn, Preparer, mark};
 use os::layout::HOME_ENDING;
 use os::platform_log;
 
@@ -42,7 +42,7 @@ impl Preparer {
             let is_begun = |place: &Path| {
                 let said = staying.lock().unwrap_or_else(PoisonError::into_inner);
                 let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_it = |((of, build), turn): (&(ApplicationName, BuildId), &Turn)| {
+                let is_it = |((of, build), turn): (&(ApplicationName, BuildId), &BuildTurn)| {
                     let held = Arc::strong_count(turn) > 1;
                     held && *of == name && layout.build(&name, build) == place
                 };
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_kept() {
+    fn the_newest_builds_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         for number in 0..5u64 {
             let path = directory.path().join(number.to_string());

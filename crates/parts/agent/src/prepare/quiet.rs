@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_quiet_step_is_at_is_told_apart() {
+    fn the_activity_of_a_quiet_step_is_told() {
         let seconds = Duration::from_secs_f64;
         check(
             Seen { cpu: seconds(15.0), ..Seen::default() },
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_step_is_spoken_of_and_then_more_and_more_rarely() {
+    async fn a_silent_step_is_reported_more_and_more_rarely() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("build.log");
         let watching = watch(log.clone(), std::process::id(), Clock::start());

@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-pub struct Running {
+pub struct RunningSteps {
     steps: Mutex<Steps>,
 }
 
@@ -26,7 +26,7 @@ struct Steps {
     held: Vec<Weak<dyn Held>>,
 }
 
-impl Running {
+impl RunningSteps {
     /// Launches steps one after the other, so that one which is being launched when all are stopped
     /// is known by then.
     pub async fn launch(

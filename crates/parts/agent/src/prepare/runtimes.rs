@@ -6,12 +6,12 @@ mod find;
 
 use std::path::{Path, PathBuf};
 
-use agent_core::application::Failure;
+use agent_core::application::StepFailure;
 use anyhow::Context;
 use model::release::Runtime;
 use model::{ApplicationName, Release};
 use recipe_core::runtimes::{self, Language};
-use recipe_core::versions::Version;
+use recipe_core::versions::ProgramVersion;
 
 use self::find::Installed;
 use super::{Preparer, failure};
@@ -28,7 +28,7 @@ const SHOWN_MAX: usize = 8;
 struct Choice {
     /// The program; `None` where the search path decides and there is only something to say.
     program: Option<PathBuf>,
-    version: Option<Version>,
+    version: Option<ProgramVersion>,
     /// The lines for the build's log.
     said: Vec<String>,
 }
@@ -41,7 +41,7 @@ impl Preparer {
         application: &ApplicationName,
         release: &Release,
         directory: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let (entries, said) = self.chosen(application, release).await?;
         let log = self.layout.build_log(application, &release.id);
         for line in said {
@@ -86,7 +86,7 @@ impl Preparer {
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> Result<(Vec<String>, Vec<String>), Failure> {
+    ) -> Result<(Vec<String>, Vec<String>), StepFailure> {
         let wishes = release.recipe.runtimes.clone();
         if wishes.is_empty() {
             return Ok(Default::default());
@@ -104,7 +104,7 @@ fn choose_all(
     path: &str,
     homes: &[PathBuf],
     links: &Path,
-) -> Result<(Vec<String>, Vec<String>), Failure> {
+) -> Result<(Vec<String>, Vec<String>), StepFailure> {
     let (mut entries, mut said) = (Vec::<String>::new(), Vec::new());
     for language in runtimes::LANGUAGES {
         let wishes: Vec<&Runtime> =
@@ -141,7 +141,7 @@ fn choose_all(
     Ok((entries, said))
 }
 
-fn any(language: Language, programs: Vec<PathBuf>) -> Result<Choice, Failure> {
+fn any(language: Language, programs: Vec<PathBuf>) -> Result<Choice, StepFailure> {
     match programs.into_iter().next() {
         Some(program) => Ok(Choice { program: Some(program), version: None, said: Vec::new() }),
         None => Err(missing(format!(
@@ -158,7 +158,7 @@ fn choose(
     language: Language,
     wishes: &[&Runtime],
     installed: &[Installed],
-) -> Result<Choice, Failure> {
+) -> Result<Choice, StepFailure> {
     let fits = |wish: &Runtime, one: &Installed| runtimes::fits(language, wish, &one.version);
     let required = || wishes.iter().filter(|wish| wish.is_required);
     let usable: Vec<&Installed> =
@@ -286,8 +286,8 @@ fn how_to_get(language: Language, wanted: &str) -> String {
 }
 
 /// Returns a failure about a missing tool, which another node of the cluster may have.
-fn missing(why: String) -> Failure {
-    Failure { why, lacks_tool: true, ..Failure::default() }
+fn missing(why: String) -> StepFailure {
+    StepFailure { why, lacks_tool: true, ..StepFailure::default() }
 }
 
 #[cfg(test)]
@@ -296,7 +296,7 @@ mod tests {
 
     fn installed(versions: &[&str]) -> Vec<Installed> {
         let one = |text: &&str| Installed {
-            version: Version::parse(text).unwrap(),
+            version: ProgramVersion::parse(text).unwrap(),
             program: format!("/opt/{text}/bin/x").into(),
         };
         versions.iter().map(one).collect()
@@ -311,13 +311,13 @@ mod tests {
         }
     }
 
-    fn chosen(wishes: &[Runtime], versions: &[&str]) -> Result<Choice, Failure> {
+    fn chosen(wishes: &[Runtime], versions: &[&str]) -> Result<Choice, StepFailure> {
         let wishes: Vec<&Runtime> = wishes.iter().collect();
         choose(Language::Python, &wishes, &installed(versions))
     }
 
     #[test]
-    fn the_usual_one_is_kept_where_it_fits_else_the_newest_that_does() {
+    fn the_usual_interpreter_is_kept_if_it_fits_else_the_newest_that_does() {
         let pick = |wanted: &str, versions: &[&str]| {
             let choice = chosen(&[wish(wanted, "f", true)], versions).unwrap();
             choice.version.unwrap().to_string()
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_and_missing_names_wish_machine_and_way_out() {
+    fn a_missing_interpreter_names_the_wish_the_machine_and_the_way_out() {
         let wishes = [wish(">=3.6", "setup.py", true), wish("3.9.1", ".python-version", true)];
         let failure = chosen(&wishes, &["3.11.2", "3.9.18"]).unwrap_err();
         assert!(failure.lacks_tool, "another node may have it");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mere_wish_is_granted_where_it_can_be_and_remarked_where_not() {
+    fn a_mere_wish_is_granted_if_possible_and_remarked_on_if_not() {
         let wishes = [wish("22.x", "engines", false), wish("22.1.0", ".nvmrc", false)];
         let choice = chosen(&wishes, &["18.19.0", "22.1.0", "22.9.0"]).unwrap();
         assert_eq!(choice.version.unwrap().to_string(), "22.1.0");

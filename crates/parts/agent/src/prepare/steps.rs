@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent_core::application::{Exit, Failure, absent};
+use agent_core::application::{Exit, StepFailure, absent};
 use model::release::Step;
 use model::{ApplicationName, Release};
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ impl Preparer {
         release: &Release,
         kind: &str,
         steps: &[Step],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let end = Instant::now() + caps::time_max(&release.settings.limits);
         for (number, step) in steps.iter().enumerate() {
             self.step(application, release, step, (kind, number), end).await?;
@@ -43,7 +43,7 @@ impl Preparer {
         step: &Step,
         (kind, number): (&str, usize),
         end: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let limits = &release.settings.limits;
         let log = self.layout.build_log(application, &release.id);
         let now = self.clock.now();
@@ -101,7 +101,7 @@ impl Preparer {
         let exit = exit.unwrap_or_default();
         let lacks_tool = exit.how == absent::NOT_FOUND;
         let why = format!("{}{how}", step.name);
-        Err(Failure { why, last_words: exit.last_words, lacks_tool })
+        Err(StepFailure { why, last_words: exit.last_words, lacks_tool })
     }
 }
 

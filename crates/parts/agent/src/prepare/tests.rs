@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use agent_core::application::Failure;
+use agent_core::application::StepFailure;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
 use model::{ReleaseId, Timestamp};
@@ -155,7 +155,7 @@ async fn what_a_killed_node_left_half_built_is_thrown_away() {
 async fn a_failing_step_says_why_and_ends_the_build() {
     let bench = Bench::new();
     let release = bench.release(1, &["echo no such gem; exit 3", "touch kept/never"]).await;
-    let failure: Failure = bench.preparer.build(&app(), &release).await.unwrap_err();
+    let failure: StepFailure = bench.preparer.build(&app(), &release).await.unwrap_err();
     assert!(failure.why.contains("Step 0") && failure.why.contains("exit status 3"), "{failure:?}");
     assert!(failure.last_words.contains("no such gem"), "{failure:?}");
     assert!(!bench.path(&release).join("kept/never").exists());

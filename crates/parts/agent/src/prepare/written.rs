@@ -72,20 +72,20 @@ const CACHE_ENDINGS: &[&str] = &[
 /// The paths that were written, relative to the tree, the likeliest to be missed first, with a
 /// slash after directories in which nothing came with the build; and how many more there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenPaths {
     pub paths: Vec<String>,
     pub more: usize,
 }
 
 /// Returns the files in `root` that were written after `built`.
-pub fn since(root: &Path, built: SystemTime) -> Written {
+pub fn since(root: &Path, built: SystemTime) -> WrittenPaths {
     let mut scan = Scan { built, seen: 0, found: Vec::new() };
     scan.directory(root, "", 0);
     let mut paths = scan.found;
     paths.sort_by_key(|path| (!is_database(path), path.clone()));
     let more = paths.len().saturating_sub(NAMED_MAX);
     paths.truncate(NAMED_MAX);
-    Written { paths, more }
+    WrittenPaths { paths, more }
 }
 
 fn is_database(path: &str) -> bool {
@@ -155,7 +155,7 @@ mod tests {
         let found = since(directory.path(), now - Duration::from_secs(30));
         assert_eq!(
             found,
-            Written { paths: expected.iter().map(|s| (*s).into()).collect(), more: 0 }
+            WrittenPaths { paths: expected.iter().map(|s| (*s).into()).collect(), more: 0 }
         );
     }
 

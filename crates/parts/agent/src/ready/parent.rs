@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use model::instance::ProcessIdentity;
 use model::port::Transport;
 
-use super::{LOOK_FIRST, Wanted};
+use super::{LOOK_FIRST, WantedPort};
 use os::observe::Listeners;
 use os::observe::process::is_alive;
 
@@ -18,7 +18,7 @@ const STAYS: Duration = Duration::from_millis(500);
 
 /// Waits to see whether a process stays; false once it has ended. A process that holds its ports
 /// itself, alone or with its children, is not waited for.
-pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<bool> {
+pub async fn stays(process: &ProcessIdentity, wanted: &[WantedPort]) -> io::Result<bool> {
     let (pid, all) = (process.pid, wanted.to_vec());
     if runtime::task::spawn_blocking(move || holds(pid, &all)).await?? {
         return Ok(is_alive(process));
@@ -34,7 +34,7 @@ pub async fn stays(process: &ProcessIdentity, wanted: &[Wanted]) -> io::Result<b
 }
 
 /// Whether a process holds all its ports itself. Blocking.
-fn holds(pid: u32, wanted: &[Wanted]) -> io::Result<bool> {
+fn holds(pid: u32, wanted: &[WantedPort]) -> io::Result<bool> {
     for transport in [Transport::Tcp, Transport::Udp] {
         let of_it: Vec<u16> =
             wanted.iter().filter(|one| one.transport() == transport).map(|one| one.port).collect();
@@ -57,20 +57,20 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[tokio::test]
-    async fn whoever_holds_its_port_is_not_waited_for() {
+    async fn a_process_that_holds_its_port_is_not_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let wanted = Wanted { port: listener.local_addr().unwrap().port(), id: None };
+        let wanted = WantedPort { port: listener.local_addr().unwrap().port(), id: None };
         let own = identity(std::process::id()).unwrap();
         assert!(holds(own.pid, &[wanted]).unwrap());
         assert!(stays(&own, &[wanted]).await.unwrap());
-        let other = Wanted { port: 1, id: None };
+        let other = WantedPort { port: 1, id: None };
         assert!(!holds(own.pid, &[wanted, other]).unwrap());
     }
 
     #[tokio::test]
     async fn a_process_that_leaves_its_port_to_another_does_not_stay() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let wanted = [Wanted { port: listener.local_addr().unwrap().port(), id: None }];
+        let wanted = [WantedPort { port: listener.local_addr().unwrap().port(), id: None }];
         let start = |program: &str| {
             Command::new("sleep").arg(program).stdin(Stdio::null()).spawn().unwrap()
         };

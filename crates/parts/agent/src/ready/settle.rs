@@ -9,8 +9,8 @@ use model::application::InstanceProtocol;
 use model::instance::ProcessIdentity;
 use model::port::Transport;
 
-use super::workers::{Id, Workers};
-use super::{Awaited, Missing};
+use super::workers::{WorkerDeaths, WorkerId};
+use super::{Missing, ReadyCriteria};
 use os::observe::process::is_alive;
 use os::observe::{Listeners, Snapshot};
 use runtime::probe::{self, ProbeError};
@@ -33,7 +33,7 @@ pub enum Settled {
 }
 
 /// An answer that counts, or the reason why there was none.
-enum Answer {
+enum SettlingAnswer {
     Counts { remark: Option<String> },
     Not(String),
 }
@@ -42,9 +42,9 @@ enum Answer {
 /// two of our requests. No answer is waited for longer than the process has to settle.
 pub async fn settle(
     process: &ProcessIdentity,
-    awaited: &Awaited,
+    awaited: &ReadyCriteria,
     host: &str,
-    workers: &mut Workers,
+    workers: &mut WorkerDeaths,
     tell: &mut (impl FnMut(Missing) + Send),
 ) -> io::Result<Settled> {
     let Some(port) = awaited.port else { return Ok(Settled::Ready { remark: None }) };
@@ -59,8 +59,8 @@ pub async fn settle(
     loop {
         tokio::select! {
             answer = &mut asking => match answer {
-                Answer::Counts { remark } => return Ok(Settled::Ready { remark }),
-                Answer::Not(said) => {
+                SettlingAnswer::Counts { remark } => return Ok(Settled::Ready { remark }),
+                SettlingAnswer::Not(said) => {
                     why = said;
                     tell(why.clone().into());
                     asking.set(ask(ASK_AGAIN));
@@ -95,7 +95,7 @@ fn unanswered() -> String {
     format!("GET {PATH} is not answered")
 }
 
-fn dying(workers: &Workers, began: Instant) -> String {
+fn dying(workers: &WorkerDeaths, began: Instant) -> String {
     let seconds = began.elapsed().as_secs() + 1;
     let deaths = workers.deaths();
     format!(
@@ -103,28 +103,33 @@ fn dying(workers: &Workers, began: Instant) -> String {
     )
 }
 
-async fn answer(port: u16, awaited: &Awaited, host: &str, timeout: Duration) -> Answer {
+async fn answer(
+    port: u16,
+    awaited: &ReadyCriteria,
+    host: &str,
+    timeout: Duration,
+) -> SettlingAnswer {
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     if awaited.protocol == InstanceProtocol::H2c {
         return match probe::h2(address, timeout).await {
-            Ok(()) => Answer::Counts { remark: None },
-            Err(error) => Answer::Not(format!("HTTP/2: {error}")),
+            Ok(()) => SettlingAnswer::Counts { remark: None },
+            Err(error) => SettlingAnswer::Not(format!("HTTP/2: {error}")),
         };
     }
     match probe::http_get(address, host, PATH, &awaited.health.headers, timeout).await {
-        Ok(..400) => Answer::Counts { remark: None },
+        Ok(..400) => SettlingAnswer::Counts { remark: None },
         Ok(status @ 400..500) => {
-            Answer::Counts { remark: Some(format!("GET {PATH} answers {status}")) }
+            SettlingAnswer::Counts { remark: Some(format!("GET {PATH} answers {status}")) }
         }
-        Ok(status) => Answer::Not(format!("GET {PATH} answers {status}")),
-        Err(ProbeError::TimedOut(_)) => Answer::Not(unanswered()),
-        Err(error) => Answer::Not(format!("GET {PATH}: {error}")),
+        Ok(status) => SettlingAnswer::Not(format!("GET {PATH} answers {status}")),
+        Err(ProbeError::TimedOut(_)) => SettlingAnswer::Not(unanswered()),
+        Err(error) => SettlingAnswer::Not(format!("GET {PATH}: {error}")),
     }
 }
 
 struct Seen {
     bound: bool,
-    workers: Vec<Id>,
+    workers: Vec<WorkerId>,
 }
 
 /// Looks at a tree. Blocking. Workers are those processes of it that run what their parent runs, as

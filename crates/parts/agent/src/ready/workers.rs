@@ -11,20 +11,20 @@ const GENERATIONS_MAX: u32 = 2;
 const WORKERS_MAX: usize = os::observe::TREE_PROCESSES_MAX;
 
 /// A worker's pid and start time.
-pub type Id = (u32, u64);
+pub type WorkerId = (u32, u64);
 
 #[derive(Debug, Default)]
-pub struct Workers {
+pub struct WorkerDeaths {
     /// The workers that live, each with its generation.
-    living: BTreeMap<Id, u32>,
+    living: BTreeMap<WorkerId, u32>,
     /// The number of generations of which a worker has ended.
     ended: u32,
     deaths: u32,
 }
 
-impl Workers {
+impl WorkerDeaths {
     /// Records all workers that live now.
-    pub fn see(&mut self, now: &[Id]) {
+    pub fn see(&mut self, now: &[WorkerId]) {
         let before = std::mem::take(&mut self.living);
         for (_, generation) in before.iter().filter(|(id, _)| !now.contains(id)) {
             self.deaths += 1;
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn successors_that_end_too_are_a_row() {
-        let mut workers = Workers::default();
+    fn workers_whose_successors_end_too_are_reported() {
+        let mut workers = WorkerDeaths::default();
         workers.see(&[(10, 1), (11, 1)]);
         workers.see(&[]);
         assert!(!workers.end_in_a_row(), "all of one generation");
@@ -62,8 +62,8 @@ mod tests {
     }
 
     #[test]
-    fn those_that_live_on_are_none() {
-        let mut workers = Workers::default();
+    fn workers_that_live_on_are_not_reported() {
+        let mut workers = WorkerDeaths::default();
         workers.see(&[(10, 1), (11, 1)]);
         workers.see(&[(10, 1), (12, 2)]);
         workers.see(&[(10, 1), (12, 2), (13, 3)]);

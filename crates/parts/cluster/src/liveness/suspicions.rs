@@ -8,7 +8,7 @@ use foca::{AccumulatingRuntime, Incarnation, Member, State};
 use model::NodeId;
 use tokio::time::Instant;
 
-use super::{Life, Members};
+use super::{FocaMembers, Life};
 
 /// The suspicions, at most one per member.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Suspicions {
         &mut self,
         until: Instant,
         node: &NodeId,
-        members: &mut Members,
+        members: &mut FocaMembers,
         runtime: &mut AccumulatingRuntime<Life>,
     ) {
         let member = members.iter_members().find(|member| member.id().node == *node);
@@ -45,7 +45,7 @@ impl Suspicions {
     pub fn judge(
         &mut self,
         now: Instant,
-        members: &mut Members,
+        members: &mut FocaMembers,
         runtime: &mut AccumulatingRuntime<Life>,
     ) {
         for (_, suspicion) in self.0.extract_if(.., |_, suspicion| suspicion.until <= now) {
@@ -62,7 +62,7 @@ impl Suspicions {
     }
 }
 
-fn apply(update: Member<Life>, members: &mut Members, runtime: &mut AccumulatingRuntime<Life>) {
+fn apply(update: Member<Life>, members: &mut FocaMembers, runtime: &mut AccumulatingRuntime<Life>) {
     if let Err(error) = members.apply_many(std::iter::once(update), true, runtime) {
         tracing::debug!(%error, "peer.liveness");
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     /// Returns node `a`, which knows `b`.
-    fn members() -> (Members, AccumulatingRuntime<Life>) {
+    fn members() -> (FocaMembers, AccumulatingRuntime<Life>) {
         let random = SmallRng::seed_from_u64(1);
         let mut members = Foca::new(life("a"), super::super::config(), random, PostcardCodec);
         let mut runtime = AccumulatingRuntime::new();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_nobody_lives_unless_it_is_heard() {
+    fn a_node_whose_port_refuses_counts_as_dead_unless_it_is_heard() {
         let (mut members, mut runtime) = members();
         let (mut suspicions, now) = (Suspicions::default(), Instant::now());
         suspicions.add(now + WAIT, &life("b").node, &mut members, &mut runtime);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_heard_meanwhile_lives() {
+    fn a_suspect_that_is_heard_meanwhile_lives() {
         let (mut members, mut runtime) = members();
         let (mut suspicions, now) = (Suspicions::default(), Instant::now());
         suspicions.add(now + WAIT, &life("b").node, &mut members, &mut runtime);

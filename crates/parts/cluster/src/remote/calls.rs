@@ -19,7 +19,7 @@ use super::Shared;
 use super::choice::{Effect, Event};
 use super::wire::{self, FromStore};
 use crate::dial;
-use crate::dial::Caller;
+use crate::dial::CallingNode;
 use crate::frame::Versions;
 use crate::tls::ALPN_STORE;
 use runtime::driver::Shell;
@@ -32,30 +32,30 @@ const HEARD_INTERVAL: Duration = Duration::from_millis(50);
 /// its silence.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 
-pub type Stream = TlsStream<TcpStream>;
+pub type KeeperStream = TlsStream<TcpStream>;
 
-pub struct Calls {
+pub struct KeeperCalls {
     pub shared: Arc<Shared>,
     pub events: mpsc::Sender<Event>,
     /// The streams that were made and are not used yet.
-    ready: Arc<Mutex<BTreeMap<NodeId, Stream>>>,
+    ready: Arc<Mutex<BTreeMap<NodeId, KeeperStream>>>,
     in_use: Option<AbortHandle>,
 }
 
 /// Opens a stream for requests to a node that keeps the store.
-pub async fn connect(shared: &Shared, node: &NodeId) -> anyhow::Result<Stream> {
+pub async fn connect(shared: &Shared, node: &NodeId) -> anyhow::Result<KeeperStream> {
     let addresses = shared.keepers.addresses();
     let pin = shared.keepers.pin_of(node);
     let versions = Versions::default();
-    let caller = Caller { tls: &shared.tls, node: &shared.node, versions, pin };
+    let caller = CallingNode { tls: &shared.tls, node: &shared.node, versions, pin };
     let config = shared.tls.store_client();
     let made = dial::reach(caller, node, &addresses, config, ALPN_STORE);
     timeout(CALL_MAX, made).await.map_err(|_| anyhow!("no answer in time"))?
 }
 
-impl Calls {
-    pub fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Calls {
-        Calls { shared, events, ready: Arc::default(), in_use: None }
+impl KeeperCalls {
+    pub fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> KeeperCalls {
+        KeeperCalls { shared, events, ready: Arc::default(), in_use: None }
     }
 
     fn call(&self, node: NodeId) {
@@ -78,7 +78,7 @@ impl Calls {
         });
     }
 
-    fn take(&self, node: &NodeId) -> Option<Stream> {
+    fn take(&self, node: &NodeId) -> Option<KeeperStream> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).remove(node)
     }
 
@@ -108,7 +108,7 @@ impl Calls {
 }
 
 /// Ends the connection in use, since new calls begin without it.
-impl Drop for Calls {
+impl Drop for KeeperCalls {
     fn drop(&mut self) {
         if let Some(in_use) = self.in_use.take() {
             in_use.abort();
@@ -117,7 +117,7 @@ impl Drop for Calls {
     }
 }
 
-impl Shell for Calls {
+impl Shell for KeeperCalls {
     type Effect = Effect;
 
     async fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {

@@ -52,13 +52,13 @@ pub enum Effect {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Candidate {
+struct KeeperCandidate {
     failures: u32,
     not_before: Timestamp,
     calling: bool,
 }
 
-impl Candidate {
+impl KeeperCandidate {
     fn fail(&mut self, now: Timestamp) {
         let pause = PAUSE_MIN * 2_u32.pow(self.failures.min(DOUBLINGS_MAX));
         self.failures = self.failures.saturating_add(1);
@@ -74,17 +74,17 @@ struct InUse {
     pinged: Timestamp,
 }
 
-pub struct Choice {
+pub struct KeeperChoice {
     node: NodeId,
-    candidates: BTreeMap<NodeId, Candidate>,
+    candidates: BTreeMap<NodeId, KeeperCandidate>,
     in_use: Option<InUse>,
     /// The time before which no call begins.
     next_call: Timestamp,
 }
 
-impl Choice {
-    pub fn new(node: NodeId) -> Choice {
-        Choice { node, candidates: BTreeMap::new(), in_use: None, next_call: Timestamp(0) }
+impl KeeperChoice {
+    pub fn new(node: NodeId) -> KeeperChoice {
+        KeeperChoice { node, candidates: BTreeMap::new(), in_use: None, next_call: Timestamp(0) }
     }
 
     pub fn in_use(&self) -> Option<&NodeId> {
@@ -134,7 +134,7 @@ impl Choice {
             return None;
         }
         let idle = self.candidates.iter().filter(|(_, candidate)| !candidate.calling);
-        let at = |candidate: &Candidate| candidate.not_before.max(self.next_call);
+        let at = |candidate: &KeeperCandidate| candidate.not_before.max(self.next_call);
         let first = idle.min_by_key(|(node, candidate)| (at(candidate), self.rank(node)));
         first.map(|(node, candidate)| (at(candidate), node.clone()))
     }
@@ -152,7 +152,7 @@ impl Choice {
     }
 }
 
-impl Machine for Choice {
+impl Machine for KeeperChoice {
     type Event = Event;
     type Effect = Effect;
 

@@ -11,7 +11,7 @@ use model::NodeId;
 use model::hex::{from_hex, to_hex};
 use serde::{Deserialize, Serialize};
 
-use crate::identity::{Pin, Seed, write_private};
+use crate::identity::{KeyPin, Seed, write_private};
 use crate::roster::{Addresses, Roster};
 
 const FORMAT: u32 = 1;
@@ -71,7 +71,7 @@ impl Keepers {
     }
 
     /// Returns the pin that a node has to show.
-    pub fn pin_of(&self, node: &NodeId) -> Option<Pin> {
+    pub fn pin_of(&self, node: &NodeId) -> Option<KeyPin> {
         self.known().pins.get(node).copied()
     }
 
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_outlives_the_node() {
+    fn the_list_of_keepers_outlives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keepers.json");
         let seed = |id: &str, at: &str| {

@@ -12,7 +12,7 @@ use model::{Key, NodeId, TypedKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::wire::{self, At, Part, Request, ToStore};
+use super::wire::{self, AnswerPart, At, StoreRequest, ToStore};
 use store::StoreError;
 
 /// The number of requests that wait for an answer; further ones are refused.
@@ -32,33 +32,33 @@ const RECENT_AGE_MAX: Duration = Duration::from_secs(60);
 const RECENT_MAX: usize = 4096;
 
 /// The outcome of a request: the parts of its answer, with their bytes.
-pub type Answer = Result<Vec<(Part, Bytes)>, StoreError>;
+pub type RequestResult = Result<Vec<(AnswerPart, Bytes)>, StoreError>;
 
 struct Pending {
-    what: Request,
+    what: StoreRequest,
     value: Bytes,
-    reply: oneshot::Sender<Answer>,
-    parts: Vec<(Part, Bytes)>,
+    reply: oneshot::Sender<RequestResult>,
+    parts: Vec<(AnswerPart, Bytes)>,
     bytes: usize,
     /// When it was sent over the present connection; `None` if it was not.
     sent: Option<Instant>,
 }
 
 struct Recent {
-    what: Request,
+    what: StoreRequest,
     value: Bytes,
     at: Instant,
 }
 
 /// The connection in use.
-struct Line {
+struct ConnectionInUse {
     node: NodeId,
     out: mpsc::UnboundedSender<Bytes>,
 }
 
 struct State {
     node: NodeId,
-    line: Option<Line>,
+    line: Option<ConnectionInUse>,
     since: Instant,
     next_id: u64,
     pending: BTreeMap<u64, Pending>,
@@ -99,9 +99,9 @@ impl Ledger {
     /// Queues a request, in the order of these calls.
     pub fn ask(
         &self,
-        what: Request,
+        what: StoreRequest,
         value: Bytes,
-    ) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    ) -> Result<oneshot::Receiver<RequestResult>, StoreError> {
         let mut state = self.state();
         if state.closed {
             return Err(closed());
@@ -136,7 +136,7 @@ impl Ledger {
             }
         }
         state.told = Some(node.clone());
-        state.line = Some(Line { node, out });
+        state.line = Some(ConnectionInUse { node, out });
         state.trouble = None;
         let ids: Vec<u64> = state.pending.keys().copied().collect();
         ids.into_iter().for_each(|id| state.send(id));
@@ -170,7 +170,7 @@ impl Ledger {
     }
 
     /// Takes a part of an answer; returns `false` if the answer is too large.
-    pub fn answered(&self, id: u64, part: Part, bytes: Bytes, last: bool) -> bool {
+    pub fn answered(&self, id: u64, part: AnswerPart, bytes: Bytes, last: bool) -> bool {
         let mut state = self.state();
         // The part is late: the caller has already been told that no node answers.
         let Some(pending) = state.pending.get_mut(&id) else { return true };
@@ -238,17 +238,19 @@ impl State {
         pending.sent = Some(Instant::now());
     }
 
-    fn conclude(&mut self, id: u64, answer: Answer) {
+    fn conclude(&mut self, id: u64, answer: RequestResult) {
         let Some(pending) = self.pending.remove(&id) else { return };
         self.pending_bytes -= pending.value.len();
-        if let Ok([(Part::Written(_), _)]) = answer.as_deref() {
+        if let Ok([(AnswerPart::Written(_), _)]) = answer.as_deref() {
             self.remember(pending.what, pending.value);
         }
         pending.reply.send(answer).ok();
     }
 
-    fn remember(&mut self, what: Request, value: Bytes) {
-        let (Request::Set { key, .. } | Request::Delete { key, .. }) = &what else { return };
+    fn remember(&mut self, what: StoreRequest, value: Bytes) {
+        let (StoreRequest::Set { key, .. } | StoreRequest::Delete { key, .. }) = &what else {
+            return;
+        };
         if !what.may_be_repeated() || !is_own(key, &self.node) {
             return;
         }

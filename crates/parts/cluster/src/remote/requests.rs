@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::ledger::{self, closed};
-use super::wire::{self, Part, Request, Told};
+use super::wire::{self, AnswerPart, StoreRequest, WireEntry};
 use store::board::Note;
 use store::reply::Reply;
 use store::values::ValueWriter;
@@ -20,20 +20,20 @@ use store::{
 };
 
 impl Shared {
-    async fn ask(&self, what: Request) -> Result<Vec<(Part, Bytes)>, StoreError> {
+    async fn ask(&self, what: StoreRequest) -> Result<Vec<(AnswerPart, Bytes)>, StoreError> {
         let answer = self.ledger.ask(what, Bytes::new())?;
         checked(answer.await.unwrap_or_else(|_| Err(closed())))
     }
 
-    async fn ask_one(&self, what: Request) -> Result<Part, StoreError> {
+    async fn ask_one(&self, what: StoreRequest) -> Result<AnswerPart, StoreError> {
         self.ask(what).await?.pop().map(|(part, _)| part).ok_or_else(strange)
     }
 
-    async fn entries(&self, what: Request) -> Result<Vec<Entry>, StoreError> {
+    async fn entries(&self, what: StoreRequest) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::new();
         for (part, mut bytes) in self.ask(what).await? {
-            let Part::Entries(told) = part else { return Err(strange()) };
-            for Told { key, value, set_at, node, expires, version } in told {
+            let AnswerPart::Entries(told) = part else { return Err(strange()) };
+            for WireEntry { key, value, set_at, node, expires, version } in told {
                 let value = self.value(value, &mut bytes).map_err(|_| strange())?;
                 entries.push(Entry { key, value, set_at, node, expires, version: version.into() });
             }
@@ -41,10 +41,10 @@ impl Shared {
         Ok(entries)
     }
 
-    async fn keys_of(&self, what: Request) -> Result<Vec<Key>, StoreError> {
+    async fn keys_of(&self, what: StoreRequest) -> Result<Vec<Key>, StoreError> {
         let mut keys = Vec::new();
         for (part, _) in self.ask(what).await? {
-            let Part::Keys(some) = part else { return Err(strange()) };
+            let AnswerPart::Keys(some) = part else { return Err(strange()) };
             keys.extend(some);
         }
         Ok(keys)
@@ -88,19 +88,19 @@ impl Shared {
 }
 
 /// Returns the parts of an answer, or its error, which is one of the parts.
-fn checked(answer: ledger::Answer) -> ledger::Answer {
+fn checked(answer: ledger::RequestResult) -> ledger::RequestResult {
     let failed = answer?.into_iter().map(|(part, bytes)| match part {
-        Part::Failed(failure) => Err(failure.into()),
+        AnswerPart::Failed(failure) => Err(failure.into()),
         part => Ok((part, bytes)),
     });
     failed.collect()
 }
 
-pub(super) fn written(part: Part) -> Written {
+pub(super) fn written(part: AnswerPart) -> Written {
     match part {
-        Part::Written(None) => Ok(None),
-        Part::Written(Some(id)) => wire::id_of(&id).map(Some).ok_or_else(strange),
-        Part::Failed(failure) => Err(failure.into()),
+        AnswerPart::Written(None) => Ok(None),
+        AnswerPart::Written(Some(id)) => wire::id_of(&id).map(Some).ok_or_else(strange),
+        AnswerPart::Failed(failure) => Err(failure.into()),
         _ => Err(strange()),
     }
 }
@@ -138,12 +138,12 @@ impl Store for Shared {
         let place = only_over.map(Into::into);
         let (file, expires) = match change {
             Submitted::Delete => {
-                let what = Request::Delete { key, only_over: place };
+                let what = StoreRequest::Delete { key, only_over: place };
                 hand_on(self.ledger.ask(what, Bytes::new())?, reply);
                 return Ok(());
             }
             Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
-                let what = Request::Set { key, expires, only_over: place };
+                let what = StoreRequest::Set { key, expires, only_over: place };
                 hand_on(self.ledger.ask(what, value)?, reply);
                 return Ok(());
             }
@@ -151,7 +151,7 @@ impl Store for Shared {
             Submitted::File { file, expires } => (file, expires),
         };
         if let Some(value) = self.values.renew_or_read(&file).await? {
-            let what = Request::Set { key, expires, only_over: place };
+            let what = StoreRequest::Set { key, expires, only_over: place };
             hand_on(self.ledger.ask(what, value)?, reply);
             return Ok(());
         }
@@ -164,15 +164,15 @@ impl Store for Shared {
         if key.is_local() {
             return Err(StoreError::Refused("notes under 'local' have no expiry".into()));
         }
-        match self.ask_one(Request::Expire { key: key.clone(), expires }).await? {
-            Part::Changed(changed) => Ok(changed),
+        match self.ask_one(StoreRequest::Expire { key: key.clone(), expires }).await? {
+            AnswerPart::Changed(changed) => Ok(changed),
             _ => Err(strange()),
         }
     }
 
     async fn count(&self) -> Result<usize, StoreError> {
-        match self.ask_one(Request::Count).await? {
-            Part::Count(count) => Ok(usize::try_from(count)
+        match self.ask_one(StoreRequest::Count).await? {
+            AnswerPart::Count(count) => Ok(usize::try_from(count)
                 .unwrap_or(usize::MAX)
                 .saturating_add(self.hub.count_notes())),
             _ => Err(strange()),
@@ -183,16 +183,16 @@ impl Store for Shared {
         if key.is_local() {
             return Ok(self.hub.note(key).map(|note| self.note_entry(key.clone(), note)));
         }
-        Ok(self.entries(Request::Lookup { key: key.clone() }).await?.pop())
+        Ok(self.entries(StoreRequest::Lookup { key: key.clone() }).await?.pop())
     }
 
     async fn lookup_hash(&self, key: &Key) -> Result<Option<[u8; 20]>, StoreError> {
         if key.is_local() {
             return Ok(self.hub.note(key).map(|note| Sha1::digest(&note.value).into()));
         }
-        match self.ask_one(Request::Hash { key: key.clone() }).await? {
-            Part::Hash(None) => Ok(None),
-            Part::Hash(Some(hash)) => from_hex(&hash).map(Some).ok_or_else(strange),
+        match self.ask_one(StoreRequest::Hash { key: key.clone() }).await? {
+            AnswerPart::Hash(None) => Ok(None),
+            AnswerPart::Hash(Some(hash)) => from_hex(&hash).map(Some).ok_or_else(strange),
             _ => Err(strange()),
         }
     }
@@ -200,7 +200,7 @@ impl Store for Shared {
     async fn prefix(&self, prefix: &Prefix) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::new();
         if !is_local(prefix) {
-            entries = self.entries(Request::Prefix { prefix: prefix.as_str().into() }).await?;
+            entries = self.entries(StoreRequest::Prefix { prefix: prefix.as_str().into() }).await?;
         }
         let notes = self.hub.notes(prefix);
         if !notes.is_empty() {
@@ -213,7 +213,7 @@ impl Store for Shared {
     async fn keys(&self, prefix: &Prefix) -> Result<Vec<Key>, StoreError> {
         let mut keys = Vec::new();
         if !is_local(prefix) {
-            keys = self.keys_of(Request::Keys { prefix: prefix.as_str().into() }).await?;
+            keys = self.keys_of(StoreRequest::Keys { prefix: prefix.as_str().into() }).await?;
         }
         let notes = self.hub.notes(prefix);
         if !notes.is_empty() {
@@ -232,7 +232,7 @@ impl Store for Shared {
         let mut keys = Vec::new();
         if !is_local(prefix) && !after.is_some_and(Key::is_local) {
             let (prefix, after) = (prefix.as_str().into(), after.cloned());
-            keys = self.keys_of(Request::KeysAfter { prefix, after, limit }).await?;
+            keys = self.keys_of(StoreRequest::KeysAfter { prefix, after, limit }).await?;
         }
         // The other node's order is kept; notes come after all its keys.
         if keys.is_empty() {
@@ -257,10 +257,10 @@ impl Store for Shared {
         prefix: &Prefix,
         limit: usize,
     ) -> Result<Vec<HistoryEntry>, StoreError> {
-        let what = Request::History { prefix: prefix.as_str().into(), limit };
+        let what = StoreRequest::History { prefix: prefix.as_str().into(), limit };
         let mut history = Vec::new();
         for (part, _) in self.ask(what).await? {
-            let Part::History(some) = part else { return Err(strange()) };
+            let AnswerPart::History(some) = part else { return Err(strange()) };
             for past in some {
                 history.push(past.entry().ok_or_else(strange)?);
             }
@@ -269,14 +269,14 @@ impl Store for Shared {
     }
 
     async fn head(&self) -> Result<String, StoreError> {
-        match self.ask_one(Request::Head).await? {
-            Part::Text(head) => Ok(head),
+        match self.ask_one(StoreRequest::Head).await? {
+            AnswerPart::Text(head) => Ok(head),
             _ => Err(strange()),
         }
     }
 
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError> {
-        self.ask_one(Request::Squash { before }).await.map(drop)
+        self.ask_one(StoreRequest::Squash { before }).await.map(drop)
     }
 
     async fn close(&self) -> Result<(), StoreError> {
@@ -290,7 +290,7 @@ impl Store for Shared {
 }
 
 /// Passes the answer to the reply when it comes; answers come in any order.
-fn hand_on(answer: oneshot::Receiver<ledger::Answer>, reply: Reply) {
+fn hand_on(answer: oneshot::Receiver<ledger::RequestResult>, reply: Reply) {
     runtime::task::spawn(async move {
         let answer = checked(answer.await.unwrap_or_else(|_| Err(closed())));
         let part = answer.and_then(|mut parts| parts.pop().ok_or_else(strange));

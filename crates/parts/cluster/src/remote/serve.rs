@@ -13,7 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::wire::{self, At, FromStore, PART_BYTES, Part, Past, Request, Shape, ToStore, Told};
+use super::wire::{
+    self, AnswerPart, At, FromStore, PART_BYTES, PastCommit, StoreRequest, ToStore, WireEntry,
+    WireValue,
+};
 use crate::apart;
 use model::value::VALUE_BYTES_MAX;
 use runtime::members::BoxedStream;
@@ -55,7 +58,7 @@ pub async fn serve(store: SharedStore, stream: BoxedStream) -> anyhow::Result<()
         return finish(writer, written).await;
     }
     let (out, frames) = mpsc::channel(FRAMES_MAX);
-    let mut session = Session {
+    let mut session = GuestSession {
         store,
         out,
         room: Arc::new(Semaphore::new(REQUESTS_MAX)),
@@ -126,7 +129,7 @@ async fn receive(
     disk.await.map_err(|_| cut())??.ok_or_else(cut)
 }
 
-struct Session {
+struct GuestSession {
     store: SharedStore,
     out: mpsc::Sender<Bytes>,
     room: Arc<Semaphore>,
@@ -137,7 +140,7 @@ struct Session {
     follower: Option<mpsc::Sender<Bytes>>,
 }
 
-impl Session {
+impl GuestSession {
     async fn take(&mut self, head: ToStore, value: Bytes) -> anyhow::Result<()> {
         while self.tasks.try_join_next().is_some() {}
         match head {
@@ -161,18 +164,24 @@ impl Session {
     }
 
     /// Queues writes here, in the order in which they came; all other requests may take their time.
-    async fn ask(&mut self, id: u64, what: Request, value: Bytes, permit: OwnedSemaphorePermit) {
+    async fn ask(
+        &mut self,
+        id: u64,
+        what: StoreRequest,
+        value: Bytes,
+        permit: OwnedSemaphorePermit,
+    ) {
         let out = self.out.clone();
         let (key, change, only_over) = match what {
-            Request::Set { key, expires, only_over } => {
+            StoreRequest::Set { key, expires, only_over } => {
                 (key, Submitted::Set { value, expires }, only_over)
             }
-            Request::Delete { key, only_over } => (key, Submitted::Delete, only_over),
+            StoreRequest::Delete { key, only_over } => (key, Submitted::Delete, only_over),
             what => {
                 let store = self.store.clone();
                 self.tasks.spawn(async move {
                     if let Err(error) = read(&*store, id, what, &out).await {
-                        let failed = Part::Failed(error.into());
+                        let failed = AnswerPart::Failed(error.into());
                         out.send(answer(id, failed, true, &[])).await.ok();
                     }
                     drop(permit);
@@ -201,14 +210,14 @@ impl Session {
     }
 }
 
-fn of_written(written: Written) -> Part {
+fn of_written(written: Written) -> AnswerPart {
     match written {
-        Ok(id) => Part::Written(id.map(|id| to_hex(&id.0))),
-        Err(error) => Part::Failed(error.into()),
+        Ok(id) => AnswerPart::Written(id.map(|id| to_hex(&id.0))),
+        Err(error) => AnswerPart::Failed(error.into()),
     }
 }
 
-fn answer(id: u64, part: Part, last: bool, bytes: &[u8]) -> Bytes {
+fn answer(id: u64, part: AnswerPart, last: bool, bytes: &[u8]) -> Bytes {
     wire::frame(&FromStore::Answer { id, part, last }, bytes)
 }
 
@@ -251,74 +260,76 @@ async fn told_of(event: WatchEvent) -> Option<Bytes> {
 
 /// Returns how a value is sent. The other side reads Cortex's own records whole, so they are sent
 /// whole, even if they are files here.
-async fn shape(key: &Key, value: Value) -> (Shape, Bytes) {
+async fn shape(key: &Key, value: Value) -> (WireValue, Bytes) {
     let is_record = !matches!(TypedKey::parse(key), None | Some(TypedKey::Source(..)));
     match value {
-        Value::Inline(bytes) => (Shape::Inline(bytes.len()), bytes),
+        Value::Inline(bytes) => (WireValue::Inline(bytes.len()), bytes),
         Value::File { hash, size, path } => {
             if is_record && size <= RECORD_BYTES_MAX {
                 let file = Value::File { hash, size, path };
                 let read = blocking(move || file.read(RECORD_BYTES_MAX)).await;
                 if let Ok(bytes) = read {
-                    return (Shape::Inline(bytes.len()), bytes);
+                    return (WireValue::Inline(bytes.len()), bytes);
                 }
             }
-            (Shape::Large { hash, size }, Bytes::new())
+            (WireValue::Large { hash, size }, Bytes::new())
         }
-        Value::Away { hash, size, .. } => (Shape::Large { hash, size }, Bytes::new()),
+        Value::Away { hash, size, .. } => (WireValue::Large { hash, size }, Bytes::new()),
     }
 }
 
-async fn told(entry: Entry) -> (Told, Bytes) {
+async fn told(entry: Entry) -> (WireEntry, Bytes) {
     let Entry { key, value, set_at, node, expires, version } = entry;
     let (value, bytes) = shape(&key, value).await;
-    (Told { key, value, set_at, node, expires, version: version.into() }, bytes)
+    (WireEntry { key, value, set_at, node, expires, version: version.into() }, bytes)
 }
 
 async fn read(
     store: &dyn store::Store,
     id: u64,
-    what: Request,
+    what: StoreRequest,
     out: &mpsc::Sender<Bytes>,
 ) -> Result<(), StoreError> {
     let prefix = |text: String| {
         text.parse::<Prefix>().map_err(|error| StoreError::Refused(error.to_string()))
     };
     let part = match what {
-        Request::Lookup { key } => {
+        StoreRequest::Lookup { key } => {
             // Of this node's notes, one is for those that use its store.
             let theirs = |key: &Key| !key.is_local() || *key == apart::note();
             let entry = store.lookup(&key).await?.filter(|entry| theirs(&entry.key));
             return entries(entry.into_iter().collect(), id, out).await;
         }
-        Request::Prefix { prefix: text } => {
+        StoreRequest::Prefix { prefix: text } => {
             let mut found = store.prefix(&prefix(text)?).await?;
             found.retain(|entry| !entry.key.is_local());
             return entries(found, id, out).await;
         }
-        Request::Keys { prefix: text } => {
+        StoreRequest::Keys { prefix: text } => {
             return keys(store.keys(&prefix(text)?).await?, id, out).await;
         }
-        Request::KeysAfter { prefix: text, after, limit } => {
+        StoreRequest::KeysAfter { prefix: text, after, limit } => {
             let page = keys_after(store, &prefix(text)?, after, limit).await?;
             return keys(page, id, out).await;
         }
-        Request::Hash { key } => {
+        StoreRequest::Hash { key } => {
             let hash = store.lookup_hash(&key).await?;
-            Part::Hash(hash.map(|hash| to_hex(&hash)))
+            AnswerPart::Hash(hash.map(|hash| to_hex(&hash)))
         }
-        Request::History { prefix: text, limit } => {
+        StoreRequest::History { prefix: text, limit } => {
             let history = store.history(&prefix(text)?, limit).await?;
-            return pasts(history.into_iter().map(Past::of).collect(), id, out).await;
+            return pasts(history.into_iter().map(PastCommit::of).collect(), id, out).await;
         }
-        Request::Head => Part::Text(store.head().await?),
-        Request::Count => Part::Count(store.count().await? as u64),
-        Request::Squash { before } => {
+        StoreRequest::Head => AnswerPart::Text(store.head().await?),
+        StoreRequest::Count => AnswerPart::Count(store.count().await? as u64),
+        StoreRequest::Squash { before } => {
             store.squash(before).await?;
-            Part::Changed(true)
+            AnswerPart::Changed(true)
         }
-        Request::Expire { key, expires } => Part::Changed(store.expire(&key, expires).await?),
-        Request::Set { .. } | Request::Delete { .. } => {
+        StoreRequest::Expire { key, expires } => {
+            AnswerPart::Changed(store.expire(&key, expires).await?)
+        }
+        StoreRequest::Set { .. } | StoreRequest::Delete { .. } => {
             return Err(StoreError::Refused("writes go another way".into()));
         }
     };
@@ -359,13 +370,13 @@ async fn entries(
         part.push(told);
         bytes.extend_from_slice(&value);
         if length >= PART_BYTES {
-            let full = Part::Entries(std::mem::take(&mut part));
+            let full = AnswerPart::Entries(std::mem::take(&mut part));
             send(out, answer(id, full, false, &bytes)).await?;
             bytes.clear();
             length = 0;
         }
     }
-    send(out, answer(id, Part::Entries(part), true, &bytes)).await
+    send(out, answer(id, AnswerPart::Entries(part), true, &bytes)).await
 }
 
 /// The number of keys per part: this many of the longest fit.
@@ -374,14 +385,14 @@ const KEYS_PER_PART: usize = PART_BYTES / model::key::KEY_LENGTH_MAX;
 async fn keys(keys: Vec<Key>, id: u64, out: &mpsc::Sender<Bytes>) -> Result<(), StoreError> {
     let keys: Vec<Key> = keys.into_iter().filter(|key| !key.is_local()).collect();
     for some in keys.chunks(KEYS_PER_PART) {
-        send(out, answer(id, Part::Keys(some.to_vec()), false, &[])).await?;
+        send(out, answer(id, AnswerPart::Keys(some.to_vec()), false, &[])).await?;
     }
-    send(out, answer(id, Part::Keys(Vec::new()), true, &[])).await
+    send(out, answer(id, AnswerPart::Keys(Vec::new()), true, &[])).await
 }
 
-async fn pasts(all: Vec<Past>, id: u64, out: &mpsc::Sender<Bytes>) -> Result<(), StoreError> {
+async fn pasts(all: Vec<PastCommit>, id: u64, out: &mpsc::Sender<Bytes>) -> Result<(), StoreError> {
     for some in all.chunks(KEYS_PER_PART) {
-        send(out, answer(id, Part::History(some.to_vec()), false, &[])).await?;
+        send(out, answer(id, AnswerPart::History(some.to_vec()), false, &[])).await?;
     }
-    send(out, answer(id, Part::History(Vec::new()), true, &[])).await
+    send(out, answer(id, AnswerPart::History(Vec::new()), true, &[])).await
 }

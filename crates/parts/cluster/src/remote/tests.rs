@@ -20,7 +20,7 @@ use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use store::SharedStore;
 use store::open::open_alone;
-use store_contract::Site;
+use store_contract::StoreSite;
 
 store_contract::over!(GuestSite::new());
 
@@ -80,7 +80,7 @@ async fn answer(store: SharedStore, acceptor: TlsAcceptor, stream: TcpStream) {
     serve::serve(store, Box::new(stream)).await.ok();
 }
 
-impl Site for GuestSite {
+impl StoreSite for GuestSite {
     async fn open(&self) -> SharedStore {
         self.address.get_or_init(|| self.keep()).await;
         let (layout, options) = (self.layout(), Options::default());

@@ -30,7 +30,7 @@ pub enum ToStore {
     },
     Ask {
         id: u64,
-        what: Request,
+        what: StoreRequest,
     },
     /// Uploads a value. It is the first and only message on a stream of its own; the bytes follow,
     /// without frames.
@@ -38,13 +38,13 @@ pub enum ToStore {
         key: Key,
         size: u64,
         expires: Option<Timestamp>,
-        only_over: Option<Place>,
+        only_over: Option<WireVersion>,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum StoreRequest {
     Lookup {
         key: Key,
     },
@@ -79,27 +79,30 @@ pub enum Request {
     Set {
         key: Key,
         expires: Option<Timestamp>,
-        only_over: Option<Place>,
+        only_over: Option<WireVersion>,
     },
     Delete {
         key: Key,
-        only_over: Option<Place>,
+        only_over: Option<WireVersion>,
     },
 }
 
-impl Request {
+impl StoreRequest {
     pub fn is_write(&self) -> bool {
-        matches!(self, Request::Set { .. } | Request::Delete { .. } | Request::Expire { .. })
+        matches!(
+            self,
+            StoreRequest::Set { .. } | StoreRequest::Delete { .. } | StoreRequest::Expire { .. }
+        )
     }
 
     /// Returns whether it may be sent again when the answer was lost. Setting the same value twice
     /// gives that value; a condition may have been true only for its own first attempt.
     pub fn may_be_repeated(&self) -> bool {
         match self {
-            Request::Set { only_over, .. } | Request::Delete { only_over, .. } => {
+            StoreRequest::Set { only_over, .. } | StoreRequest::Delete { only_over, .. } => {
                 only_over.is_none()
             }
-            Request::Expire { .. } => false,
+            StoreRequest::Expire { .. } => false,
             _ => true,
         }
     }
@@ -113,7 +116,7 @@ pub enum FromStore {
         at: At,
         key: Key,
         /// The new value; `None` after a delete.
-        value: Option<Shape>,
+        value: Option<WireValue>,
         expired: bool,
     },
     Resync {
@@ -121,7 +124,7 @@ pub enum FromStore {
     },
     Answer {
         id: u64,
-        part: Part,
+        part: AnswerPart,
         /// Whether this is the last part of the answer.
         last: bool,
     },
@@ -129,39 +132,39 @@ pub enum FromStore {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
-    Entries(Vec<Told>),
+pub enum AnswerPart {
+    Entries(Vec<WireEntry>),
     Keys(Vec<Key>),
     Hash(Option<String>),
-    History(Vec<Past>),
+    History(Vec<PastCommit>),
     Text(String),
     Count(u64),
     Changed(bool),
     /// The commit's id; `None` if there was nothing to delete, or another version stood.
     Written(Option<String>),
-    Failed(Failure),
+    Failed(WireFailure),
 }
 
 /// A value; inline ones follow as the frame's bytes, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Shape {
+pub enum WireValue {
     Inline(usize),
     Large { hash: ContentHash, size: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct WireEntry {
     pub key: Key,
-    pub value: Shape,
+    pub value: WireValue,
     pub set_at: Timestamp,
     pub node: NodeId,
     pub expires: Option<Timestamp>,
-    pub version: Place,
+    pub version: WireVersion,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Past {
+pub struct PastCommit {
     pub id: String,
     pub key: Key,
     pub set_at: Timestamp,
@@ -170,14 +173,14 @@ pub struct Past {
     pub size: u64,
 }
 
-impl Past {
-    pub fn of(entry: HistoryEntry) -> Past {
+impl PastCommit {
+    pub fn of(entry: HistoryEntry) -> PastCommit {
         let HistoryEntry { id, key, set_at, node, deleted, size } = entry;
-        Past { id: to_hex(&id.0), key, set_at, node, deleted, size }
+        PastCommit { id: to_hex(&id.0), key, set_at, node, deleted, size }
     }
 
     pub fn entry(self) -> Option<HistoryEntry> {
-        let Past { id, key, set_at, node, deleted, size } = self;
+        let PastCommit { id, key, set_at, node, deleted, size } = self;
         Some(HistoryEntry { id: CommitId(from_hex(&id)?), key, set_at, node, deleted, size })
     }
 }
@@ -202,19 +205,19 @@ impl From<At> for Cursor {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Place {
+pub struct WireVersion {
     stamp: u64,
     node: String,
 }
 
-impl From<Version> for Place {
-    fn from(Version(at): Version) -> Place {
-        Place { stamp: at.stamp.0, node: at.node.as_str().into() }
+impl From<Version> for WireVersion {
+    fn from(Version(at): Version) -> WireVersion {
+        WireVersion { stamp: at.stamp.0, node: at.node.as_str().into() }
     }
 }
 
-impl From<Place> for Version {
-    fn from(Place { stamp, node }: Place) -> Version {
+impl From<WireVersion> for Version {
+    fn from(WireVersion { stamp, node }: WireVersion) -> Version {
         // A version that no node wrote is the version of no value.
         let node = node.parse::<NodeId>().map_or(NodeTag::LOWEST, |node| NodeTag::from(&node));
         Version(Position { stamp: Stamp(stamp), node })
@@ -223,7 +226,7 @@ impl From<Place> for Version {
 
 /// An error of the node that was asked, in a form that becomes an error here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct WireFailure {
     pub kind: FailureKind,
     pub what: String,
 }
@@ -238,8 +241,8 @@ pub enum FailureKind {
     Unavailable,
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Failure {
+impl From<StoreError> for WireFailure {
+    fn from(error: StoreError) -> WireFailure {
         let kind = match &error {
             StoreError::Refused(_) | StoreError::TooLarge { .. } | StoreError::Missing(_) => {
                 FailureKind::Refused
@@ -254,12 +257,12 @@ impl From<StoreError> for Failure {
             StoreError::Away(what) => what,
             other => other.to_string(),
         };
-        Failure { kind, what }
+        WireFailure { kind, what }
     }
 }
 
-impl From<Failure> for StoreError {
-    fn from(Failure { kind, what }: Failure) -> StoreError {
+impl From<WireFailure> for StoreError {
+    fn from(WireFailure { kind, what }: WireFailure) -> StoreError {
         match kind {
             FailureKind::Refused => StoreError::Refused(what),
             FailureKind::Unsupported => StoreError::Unsupported(what),
@@ -331,8 +334,8 @@ mod tests {
     #[test]
     fn frames_are_read_back() {
         let key: Key = "instance::a::web::1::n1".parse().unwrap();
-        let place = Place { stamp: u64::MAX, node: "n1".into() };
-        let what = Request::Set { key, expires: None, only_over: Some(place.clone()) };
+        let place = WireVersion { stamp: u64::MAX, node: "n1".into() };
+        let what = StoreRequest::Set { key, expires: None, only_over: Some(place.clone()) };
         assert!(what.is_write() && !what.may_be_repeated());
         let ask = ToStore::Ask { id: 7, what };
         let bytes = [frame(&ask, b"value"), frame(&ToStore::Ping, b"")].concat();
@@ -343,14 +346,14 @@ mod tests {
             assert_eq!(read::<ToStore>(&mut from).await.unwrap().0, ToStore::Ping);
             assert!(read::<ToStore>(&mut from).await.is_err());
         });
-        assert_eq!(Place::from(Version::from(place.clone())), place);
+        assert_eq!(WireVersion::from(Version::from(place.clone())), place);
     }
 
     #[test]
-    fn failures_stay_what_they_are() {
-        let away = Failure::from(StoreError::Away("x".into()));
+    fn failures_keep_their_kind() {
+        let away = WireFailure::from(StoreError::Away("x".into()));
         assert!(matches!(StoreError::from(away), StoreError::Away(what) if what == "x"));
-        let newer: Failure = serde_json::from_str(r#"{"kind":"tired","what":"w"}"#).unwrap();
+        let newer: WireFailure = serde_json::from_str(r#"{"kind":"tired","what":"w"}"#).unwrap();
         assert_eq!(newer.kind, FailureKind::Unavailable);
     }
 

@@ -6,18 +6,18 @@ use std::time::Duration;
 use router_core::http::{HEAD_BYTES_ADDED_MAX, HEAD_BYTES_MAX};
 
 use crate::choice::Reaches;
-use crate::far::caller::Caller;
+use crate::far::caller::CallingRouter;
 
 /// The asker on a connection; each connection has one kind for as long as it stands.
 pub enum Asker {
     Client,
     /// A client, with one request on a stream of HTTP/2.
     Stream,
-    Router(Caller),
+    Router(CallingRouter),
 }
 
 impl Asker {
-    pub fn router(&self) -> Option<&Caller> {
+    pub fn router(&self) -> Option<&CallingRouter> {
         match self {
             Asker::Client | Asker::Stream => None,
             Asker::Router(caller) => Some(caller),

@@ -24,7 +24,7 @@ use crate::stream::write_paced;
 pub const QUICK_IN_A_ROW: u32 = 16;
 
 /// The reason why there are no more requests of a connection.
-enum Ended {
+enum RequestsEnd {
     /// No request came, or no other one.
     NoRequest,
     /// The client speaks HTTP/2, and began so.
@@ -36,7 +36,7 @@ enum Ended {
 }
 
 /// The point where a connection's task begins.
-pub enum Start {
+pub enum ConnectionStart {
     New,
     /// After the lane, like all that follow. The limits are those of the application that was asked
     /// last.
@@ -56,25 +56,25 @@ impl Connection {
     #[expect(clippy::manual_async_fn, reason = "an async fn has what it takes in its future twice")]
     pub fn run(
         self,
-        start: Start,
+        start: ConnectionStart,
         workers: Rc<Workers<Job>>,
     ) -> impl Future<Output = Option<(Connection, Limits)>> {
         async move {
             match self.requests(start).await {
-                Ended::NoRequest => self.leave().await,
-                Ended::Http2(first) => h2::serve::serve(self, workers, Some(first)).await,
-                Ended::Request(after, buffer) => self.end(after, buffer).await,
-                Ended::Quick(limits) => return Some((self, limits)),
+                RequestsEnd::NoRequest => self.leave().await,
+                RequestsEnd::Http2(first) => h2::serve::serve(self, workers, Some(first)).await,
+                RequestsEnd::Request(after, buffer) => self.end(after, buffer).await,
+                RequestsEnd::Quick(limits) => return Some((self, limits)),
             }
             None
         }
     }
 
     /// Serves the requests one after the other, until there is to be no other.
-    async fn requests(&self, start: Start) -> Ended {
+    async fn requests(&self, start: ConnectionStart) -> RequestsEnd {
         let (mut is_new, mut underway) = (false, None);
         let (first, mut limits) = match start {
-            Start::New => {
+            ConnectionStart::New => {
                 let limits = self.first_limits();
                 // Most clients bring a request along.
                 let come = match self.asker.asks_at_once() {
@@ -88,26 +88,26 @@ impl Connection {
                 is_new = true;
                 (first, limits)
             }
-            Start::Asked(buffer, limits) => (Some(buffer), limits),
-            Start::Waiting(limits) => (self.first_bytes(limits.idle).await, limits),
-            Start::Underway(begun, limits) => {
+            ConnectionStart::Asked(buffer, limits) => (Some(buffer), limits),
+            ConnectionStart::Waiting(limits) => (self.first_bytes(limits.idle).await, limits),
+            ConnectionStart::Underway(begun, limits) => {
                 underway = Some(begun);
                 (Some(Buffer::default()), limits)
             }
-            Start::Owing(owed, limits) => {
+            ConnectionStart::Owing(owed, limits) => {
                 if !Box::pin(self.pay(*owed)).await {
-                    return Ended::Request(Some(After::Cut), Buffer::default());
+                    return RequestsEnd::Request(Some(After::Cut), Buffer::default());
                 }
                 (self.first_bytes(limits.idle).await, limits)
             }
         };
-        let Some(mut buffer) = first else { return Ended::NoRequest };
+        let Some(mut buffer) = first else { return RequestsEnd::NoRequest };
         if is_new
             && self.asker.may_speak_h2()
             && h2::serve::may_be_spoken(&buffer)
             && Box::pin(h2::serve::is_spoken(&self.stream, &mut buffer)).await
         {
-            return Ended::Http2(buffer);
+            return RequestsEnd::Http2(buffer);
         }
         let mut quick = 0;
         loop {
@@ -124,17 +124,17 @@ impl Connection {
             };
             let keeps = matches!(after, Some(After::KeepAlive | After::Quick));
             if !keeps || !self.may_ask_again() {
-                return Ended::Request(after, buffer);
+                return RequestsEnd::Request(after, buffer);
             }
             quick = if after == Some(After::Quick) { quick + 1 } else { 0 };
             if buffer.filled().is_empty() {
                 self.thread.pool.give_back(std::mem::take(&mut buffer));
                 if quick >= QUICK_IN_A_ROW {
-                    return Ended::Quick(limits);
+                    return RequestsEnd::Quick(limits);
                 }
                 match self.first_bytes(limits.idle).await {
                     Some(next) => buffer = next,
-                    None => return Ended::NoRequest,
+                    None => return RequestsEnd::NoRequest,
                 }
             }
         }

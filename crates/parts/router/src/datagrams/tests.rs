@@ -24,7 +24,7 @@ struct Alone {
     port: Arc<PortCounters>,
 }
 
-impl Site for Alone {
+impl FlowEndpoints for Alone {
     fn now_ms(&self) -> u64 {
         self.now_ms.get()
     }
@@ -42,7 +42,7 @@ impl Site for Alone {
         panic!("it answers");
     }
 
-    fn ended(&self, _: &Flow, _: Ended) {}
+    fn ended(&self, _: &Flow, _: TransferEnd) {}
 
     fn carry(&self, _: Rc<Gate>, _: Rc<Flow>, _: Datagrams) -> Carrying {
         unreachable!("it has an address")

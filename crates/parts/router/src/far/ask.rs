@@ -4,7 +4,7 @@ use std::io::Result;
 use std::time::Duration;
 
 use model::ProcessType;
-use router_core::far::Ask;
+use router_core::far::FarRequest;
 
 use crate::table::RoutedApplication;
 use crate::wire::Wire;
@@ -23,7 +23,7 @@ pub fn write(
     upstream: &Wire,
     scratch: &mut Vec<u8>,
 ) -> Result<()> {
-    let ask = Ask {
+    let ask = FarRequest {
         wait_ms: u16::try_from(wait(application).as_millis()).unwrap_or(u16::MAX),
         application: application.name.clone(),
         process: ProcessType::web(),

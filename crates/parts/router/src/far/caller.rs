@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::NodeId;
 
 /// The router that called, for as long as its connection stands.
-pub struct Caller {
+pub struct CallingRouter {
     node: NodeId,
     /// The time that its present request may stand in the queue here.
     wait: Cell<Duration>,
@@ -15,9 +15,9 @@ pub struct Caller {
     told: Cell<bool>,
 }
 
-impl Caller {
-    pub fn new(node: NodeId) -> Caller {
-        Caller { node, wait: Cell::default(), told: Cell::default() }
+impl CallingRouter {
+    pub fn new(node: NodeId) -> CallingRouter {
+        CallingRouter { node, wait: Cell::default(), told: Cell::default() }
     }
 
     /// Begins one of its requests, which may wait for `wait`.

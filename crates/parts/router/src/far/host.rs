@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use model::NodeId;
-use router_core::far::{Ask, Outcome, Room};
+use router_core::far::{FarRequest, Outcome, Room};
 use tokio_rustls::rustls;
 
-use super::caller::Caller;
+use super::caller::CallingRouter;
 use super::outcome::send_back;
 use super::sealed::Sealed;
 use crate::buffer::Buffer;
@@ -38,7 +38,7 @@ pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection
     let peer = stream.peer_addr()?;
     let sealed = Sealed::new(stream, rustls::Connection::Server(call.tls), None)?;
     let stream = Wire::Sealed(Box::new(sealed));
-    let asker = Asker::Router(Caller::new(call.peer));
+    let asker = Asker::Router(CallingRouter::new(call.peer));
     Ok(Connection { thread, stream, peer, scope: Scope::Host, asker })
 }
 
@@ -96,9 +96,9 @@ pub async fn one(
 }
 
 /// Reads what stands before each request; `None` if the caller is gone, or speaks otherwise.
-async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
+async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<FarRequest> {
     loop {
-        match Ask::parse(buffer.filled()) {
+        match FarRequest::parse(buffer.filled()) {
             Ok(Some((ask, length))) => {
                 buffer.consume(length);
                 return Some(ask);
@@ -119,7 +119,7 @@ async fn read_ask(connection: &Connection, buffer: &mut Buffer) -> Option<Ask> {
 /// Serves a request of HTTP; `None` if the caller is gone, or no member any more.
 async fn serve(
     connection: &Connection,
-    ask: &Ask,
+    ask: &FarRequest,
     head: RequestHead,
     buffer: &mut Buffer,
     out: &mut Vec<u8>,

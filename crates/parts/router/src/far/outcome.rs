@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use router_core::far::{Outcome, Reply, Room};
 
-use super::caller::Caller;
+use super::caller::CallingRouter;
 use crate::connection::{After, Connection};
 use crate::pace::WRITE_TIME_MAX;
 use crate::stream::write_all;
@@ -38,7 +38,7 @@ impl Connection {
     /// Tells the router that called, if one did, that the answer follows; once, and together with
     /// what is written next.
     pub fn admit(&self, application: &Arc<RoutedApplication>) -> io::Result<()> {
-        if !self.asker.router().is_some_and(Caller::is_to_be_told) {
+        if !self.asker.router().is_some_and(CallingRouter::is_to_be_told) {
             return Ok(());
         }
         let room = room(application, self.thread.shared.clock.now().0, 1);

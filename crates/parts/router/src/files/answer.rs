@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use router_core::files::coding::Coding;
-use router_core::files::{Range, range};
+use router_core::files::{ByteRange, range};
 use tokio::runtime::Handle;
 
-use super::conditions::{Conditions, Wanted};
+use super::conditions::{Conditions, DueAnswer};
 use super::found::{Content, Found};
-use super::large::Part;
+use super::large::FilePart;
 use crate::pace::Pace;
 use crate::pages::phrase;
 use crate::stream::write_paced;
@@ -21,7 +21,7 @@ const FOR_EVER: &str = "public, max-age=31536000, immutable";
 /// The file is asked for again each time, and answered with 304: so a new release is seen at once.
 const ASK_AGAIN: &str = "no-cache";
 
-pub struct Answer {
+pub struct FileAnswer {
     /// The file in the form that is sent.
     pub(super) found: Arc<Found>,
     /// The file as it is, which says what kind it is.
@@ -29,11 +29,11 @@ pub struct Answer {
     pub(super) coding: Option<Coding>,
     /// The client's conditions; most make none.
     pub(super) conditions: Option<Box<Conditions>>,
-    pub(super) kind: Kind,
+    pub(super) kind: FileAnswerKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileAnswerKind {
     Content,
     /// The address is the same, but for its end.
     Redirect(Slash),
@@ -47,7 +47,7 @@ pub(super) enum Slash {
     Without,
 }
 
-struct Head {
+struct FileHead {
     status: u16,
     start: u64,
     length: u64,
@@ -65,7 +65,7 @@ struct Form<'a> {
 /// Adds the answer to a client that wants the whole file as it is and goes on asking.
 pub(super) fn prepare(mut found: Found) -> Found {
     let Content::Small(content) = &found.content else { return found };
-    let head = Head { status: 200, start: 0, length: found.size };
+    let head = FileHead { status: 200, start: 0, length: found.size };
     let form = Form { found: &found, plain: &found, coding: None, target: None };
     let mut answer = Vec::new();
     form.write_head(&mut answer, &head, true);
@@ -76,16 +76,17 @@ pub(super) fn prepare(mut found: Found) -> Found {
     Found { answer, ..found }
 }
 
-impl Answer {
-    pub(super) fn whole(found: Arc<Found>) -> Answer {
+impl FileAnswer {
+    pub(super) fn whole(found: Arc<Found>) -> FileAnswer {
         let plain = found.clone();
-        Answer { found, plain, coding: None, conditions: None, kind: Kind::Content }
+        FileAnswer { found, plain, coding: None, conditions: None, kind: FileAnswerKind::Content }
     }
 
     /// Returns what a client that goes on asking gets of it: head and content as they are kept.
     pub fn prepared(&self) -> Option<&[u8]> {
-        let plain =
-            self.conditions.is_none() && self.coding.is_none() && self.kind == Kind::Content;
+        let plain = self.conditions.is_none()
+            && self.coding.is_none()
+            && self.kind == FileAnswerKind::Content;
         Some(&*self.found.answer).filter(|answer| plain && !answer.is_empty())
     }
 
@@ -105,13 +106,13 @@ impl Answer {
     ) -> (u16, Option<u64>) {
         let (head, pace) = (self.head(), Pace::default());
         let target = match self.kind {
-            Kind::Redirect(slash) => Some(elsewhere(out, slash)),
-            Kind::Content | Kind::NotFound => None,
+            FileAnswerKind::Redirect(slash) => Some(elsewhere(out, slash)),
+            FileAnswerKind::Content | FileAnswerKind::NotFound => None,
         };
         let (found, plain) = (&*self.found, &*self.plain);
         let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
         form.write_head(out, &head, keep_alive);
-        let Head { status, start, length } = head;
+        let FileHead { status, start, length } = head;
         let body = if head_only { 0 } else { length };
         let sent = match &self.found.content {
             _ if body == 0 => write_paced(client, out, &pace).await.is_ok(),
@@ -122,7 +123,7 @@ impl Answer {
                 write_paced(client, out, &pace).await.is_ok()
             }
             Content::Large(file) => {
-                let part = Part { file: file.clone(), start, length: body };
+                let part = FilePart { file: file.clone(), start, length: body };
                 write_paced(client, out, &pace).await.is_ok()
                     && Box::pin(part.send(disk, client, &pace)).await.is_ok()
             }
@@ -131,31 +132,31 @@ impl Answer {
         (status, sent.then_some(body))
     }
 
-    fn head(&self) -> Head {
+    fn head(&self) -> FileHead {
         let conditions = self.conditions.as_deref();
-        let whole = Wanted::Content { ranged: false };
+        let whole = DueAnswer::Content { ranged: false };
         let wanted = conditions.map_or(whole, |conditions| conditions.wanted(&self.found));
         let (status, start, length) = match (self.kind, wanted) {
-            (Kind::Redirect(_), _) => (308, 0, 0),
-            (Kind::NotFound, _) => (404, 0, self.found.size),
-            (_, Wanted::NotModified) => (304, 0, 0),
-            (_, Wanted::PreconditionFailed) => (412, 0, 0),
-            (_, Wanted::Content { ranged }) => {
+            (FileAnswerKind::Redirect(_), _) => (308, 0, 0),
+            (FileAnswerKind::NotFound, _) => (404, 0, self.found.size),
+            (_, DueAnswer::NotModified) => (304, 0, 0),
+            (_, DueAnswer::PreconditionFailed) => (412, 0, 0),
+            (_, DueAnswer::Content { ranged }) => {
                 let asked = conditions.and_then(Conditions::range).filter(|_| ranged);
                 match range(asked, self.found.size) {
-                    Range::Whole => (200, 0, self.found.size),
-                    Range::Part { start, length } => (206, start, length),
-                    Range::Unsatisfiable => (416, 0, 0),
+                    ByteRange::Whole => (200, 0, self.found.size),
+                    ByteRange::Part { start, length } => (206, start, length),
+                    ByteRange::Unsatisfiable => (416, 0, 0),
                 }
             }
         };
-        Head { status, start, length }
+        FileHead { status, start, length }
     }
 }
 
 impl Form<'_> {
-    fn write_head(&self, out: &mut Vec<u8>, head: &Head, keep_alive: bool) {
-        let Head { status, start, length } = head;
+    fn write_head(&self, out: &mut Vec<u8>, head: &FileHead, keep_alive: bool) {
+        let FileHead { status, start, length } = head;
         let Form { found, plain, .. } = self;
         out.clear();
         // Writing to memory cannot fail.

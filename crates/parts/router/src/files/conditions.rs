@@ -30,7 +30,7 @@ pub struct Conditions {
 
 /// The answer that is due, as RFC 9110, section 13.2.2, decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DueAnswer {
     /// The file, or the range that was asked for.
     Content {
         ranged: bool,
@@ -76,7 +76,7 @@ impl Conditions {
         self.range.as_deref().map(str::as_bytes)
     }
 
-    pub(super) fn wanted(&self, found: &Found) -> Wanted {
+    pub(super) fn wanted(&self, found: &Found) -> DueAnswer {
         let failed = match (&self.if_match, &self.unmodified_since) {
             // A weak tag never matches here.
             (Some(tags), _) => !lists(tags, &found.etag),
@@ -84,7 +84,7 @@ impl Conditions {
             (None, None) => false,
         };
         if failed {
-            return Wanted::PreconditionFailed;
+            return DueAnswer::PreconditionFailed;
         }
         let unchanged = match (&self.none_match, &self.modified_since) {
             (Some(tags), _) => lists(&tags.replace("W/", ""), &found.etag),
@@ -92,13 +92,13 @@ impl Conditions {
             (None, None) => false,
         };
         if unchanged {
-            return Wanted::NotModified;
+            return DueAnswer::NotModified;
         }
         let same = self.if_range.as_ref().is_none_or(|same| {
             // A date must be the very one, as nothing tells how strong it is.
             *same == found.etag || *same == found.modified
         });
-        Wanted::Content { ranged: same }
+        DueAnswer::Content { ranged: same }
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::files::found::Content;
 
-    fn wanted(fields: &str) -> Wanted {
+    fn wanted(fields: &str) -> DueAnswer {
         let head = format!("GET / HTTP/1.1\r\n{fields}\r\n");
         let (modified, changed_at) = modified(Duration::from_millis(1_700_000_000_500));
         assert_eq!(modified, "Tue, 14 Nov 2023 22:13:20 GMT");
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn conditions_are_weighed_in_their_order() {
-        const ALL: Wanted = Wanted::Content { ranged: true };
-        const WHOLE: Wanted = Wanted::Content { ranged: false };
+        const ALL: DueAnswer = DueAnswer::Content { ranged: true };
+        const WHOLE: DueAnswer = DueAnswer::Content { ranged: false };
         let (before, same, after) = (
             "Tue, 14 Nov 2023 22:13:19 GMT",
             "Tue, 14 Nov 2023 22:13:20 GMT",
@@ -143,19 +143,19 @@ mod tests {
         );
         for (fields, expected) in [
             (String::new(), ALL),
-            ("If-None-Match: \"a-1\"\r\n".into(), Wanted::NotModified),
-            ("If-None-Match: \"b\", W/\"a-1\"\r\n".into(), Wanted::NotModified),
-            ("If-None-Match: \"b\"\r\nIf-None-Match: *\r\n".into(), Wanted::NotModified),
+            ("If-None-Match: \"a-1\"\r\n".into(), DueAnswer::NotModified),
+            ("If-None-Match: \"b\", W/\"a-1\"\r\n".into(), DueAnswer::NotModified),
+            ("If-None-Match: \"b\"\r\nIf-None-Match: *\r\n".into(), DueAnswer::NotModified),
             ("If-None-Match: \"b\"\r\n".into(), ALL),
-            (format!("If-Modified-Since: {same}\r\n"), Wanted::NotModified),
-            (format!("If-Modified-Since: {after}\r\n"), Wanted::NotModified),
+            (format!("If-Modified-Since: {same}\r\n"), DueAnswer::NotModified),
+            (format!("If-Modified-Since: {after}\r\n"), DueAnswer::NotModified),
             (format!("If-Modified-Since: {before}\r\n"), ALL),
             ("If-Modified-Since: yesterday\r\n".into(), ALL),
             (format!("If-None-Match: \"b\"\r\nIf-Modified-Since: {same}\r\n"), ALL),
             ("If-Match: \"a-1\"\r\n".into(), ALL),
-            ("If-Match: W/\"a-1\"\r\n".into(), Wanted::PreconditionFailed),
-            ("If-Match: \"b\"\r\nIf-None-Match: *\r\n".into(), Wanted::PreconditionFailed),
-            (format!("If-Unmodified-Since: {before}\r\n"), Wanted::PreconditionFailed),
+            ("If-Match: W/\"a-1\"\r\n".into(), DueAnswer::PreconditionFailed),
+            ("If-Match: \"b\"\r\nIf-None-Match: *\r\n".into(), DueAnswer::PreconditionFailed),
+            (format!("If-Unmodified-Since: {before}\r\n"), DueAnswer::PreconditionFailed),
             (format!("If-Unmodified-Since: {same}\r\n"), ALL),
             ("Range: bytes=0-1\r\nIf-Range: \"a-1\"\r\n".into(), ALL),
             ("Range: bytes=0-1\r\nIf-Range: W/\"a-1\"\r\n".into(), WHOLE),

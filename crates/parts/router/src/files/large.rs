@@ -19,13 +19,13 @@ use crate::wire::Wire;
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// A part of a file.
-pub struct Part {
+pub struct FilePart {
     pub file: Arc<File>,
     pub start: u64,
     pub length: u64,
 }
 
-impl Part {
+impl FilePart {
     /// Sends the part; an error means that not all was sent. What is not in memory is read by
     /// `disk`.
     pub async fn send(mut self, disk: &Handle, client: &Wire, pace: &Pace) -> Result<()> {
@@ -113,13 +113,13 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(50);
 
     #[tokio::test]
-    async fn one_without_patience_is_not_waited_for() {
+    async fn a_large_file_does_not_wait_for_a_client_without_patience() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = Plain::connect(listener.local_addr().unwrap()).await.unwrap();
         let _far = listener.accept().await.unwrap();
         let (file, length) = (tempfile::tempfile().unwrap(), 64 << 20);
         file.set_len(length).unwrap();
-        let part = Part { file: Arc::new(file), start: 0, length };
+        let part = FilePart { file: Arc::new(file), start: 0, length };
         let disk = Handle::current();
         let (client, pace) = (near.into(), Pace::spent());
         let sent = tokio::time::timeout(DEADLINE, part.send(&disk, &client, &pace));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use model::hash;
 
-use super::answer::{Answer, Kind};
+use super::answer::{FileAnswer, FileAnswerKind};
 use super::found::{Content, Found};
 use crate::table::RoutedApplication;
 
@@ -23,7 +23,7 @@ const TARGET_BYTES_MAX: usize = 256;
 const TIME_MAX: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
-pub struct Recent {
+pub struct RecentTargets {
     places: RefCell<Vec<Option<Asked>>>,
 }
 
@@ -36,7 +36,7 @@ struct Asked {
     until: Instant,
 }
 
-impl Recent {
+impl RecentTargets {
     /// Returns the answer to a client without conditions, `Some(None)` if there is no such file;
     /// `None` if that is not known.
     pub fn find(
@@ -44,8 +44,8 @@ impl Recent {
         application: &Arc<RoutedApplication>,
         target: &[u8],
         now: Instant,
-    ) -> Option<Option<Answer>> {
-        self.with(application, target, now, |found| found.cloned().map(Answer::whole))
+    ) -> Option<Option<FileAnswer>> {
+        self.with(application, target, now, |found| found.cloned().map(FileAnswer::whole))
     }
 
     /// Returns whether it is known that there is no file.
@@ -93,14 +93,14 @@ impl Recent {
         &self,
         application: &Arc<RoutedApplication>,
         target: &[u8],
-        answer: Option<&Answer>,
+        answer: Option<&FileAnswer>,
         now: Instant,
     ) {
-        let is_same = |answer: &Answer| {
+        let is_same = |answer: &FileAnswer| {
             let found = &answer.found;
             let is_small = matches!(found.content, Content::Small(_));
             is_small
-                && answer.kind == Kind::Content
+                && answer.kind == FileAnswerKind::Content
                 && answer.coding.is_none()
                 && found.codings.is_empty()
         };

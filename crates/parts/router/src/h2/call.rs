@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use self::stream::Call;
-use super::stream::{CountedStream, Stream};
+use super::stream::{CountedStream, H2Stream};
 use crate::endpoint::Endpoint;
 use crate::time_limit::within;
 use crate::wire::Wire;
@@ -48,27 +48,27 @@ type Active = Rc<Cell<usize>>;
 
 /// The connections to instances, by the endpoints' pool keys.
 #[derive(Default)]
-pub struct Lines {
-    lines: RefCell<HashMap<u64, Vec<Line>>>,
+pub struct CallConnections {
+    lines: RefCell<HashMap<u64, Vec<CallConnection>>>,
     /// A lock held while a connection is made: a request that wants one meanwhile may use the same.
     connecting: RefCell<HashMap<u64, Rc<Mutex<()>>>>,
 }
 
-/// One connection.
-struct Line {
+/// One connection to an instance.
+struct CallConnection {
     calls: SendRequest<Bytes>,
     active: Active,
     used: Cell<Instant>,
     endpoint: Arc<Endpoint>,
 }
 
-impl Line {
+impl CallConnection {
     fn has_room(&self) -> bool {
         self.active.get() < STREAMS_MAX.min(self.calls.current_max_send_streams())
     }
 }
 
-impl Lines {
+impl CallConnections {
     /// Opens a stream for one request.
     pub async fn open(&self, endpoint: &Arc<Endpoint>, address: SocketAddr) -> Result<Wire> {
         if let Some(stream) = self.open_known(endpoint).await? {
@@ -136,7 +136,7 @@ impl Lines {
             }
         });
         let active = Active::default();
-        let line = Line {
+        let line = CallConnection {
             calls: calls.clone(),
             active: active.clone(),
             used: Cell::new(Instant::now()),
@@ -164,5 +164,5 @@ async fn open(calls: SendRequest<Bytes>, active: &Active) -> Result<Wire> {
     let counted = CountedStream::begin(active);
     let ready = async { calls.ready().await.map_err(Error::other) };
     let calls = within(CONNECT_TIME_MAX, ready).await?;
-    Ok(Wire::Stream(Box::new(Stream::of_instance(Call::new(calls, counted)))))
+    Ok(Wire::Stream(Box::new(H2Stream::of_instance(Call::new(calls, counted)))))
 }

@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use router_core::h2::connection::{Connection as H2, Key, Server};
-use router_core::h2::request::Asked;
+use router_core::h2::connection::{H2Connection as H2, Server, StreamKey};
+use router_core::h2::request::RequestForm;
 use tokio::io::ReadBuf;
 
 use self::stream::ClientStream;
-use super::stream::Stream;
+use super::stream::H2Stream;
 use super::workers::{Work, Workers};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -31,7 +31,7 @@ const THREAD_STREAMS_MAX: usize = 20_000;
 /// Reads of one connection after which others have their turn.
 const READS_PER_TURN: usize = 8;
 
-pub struct Client {
+pub struct H2Client {
     pub thread: Rc<Thread>,
     /// The workers that serve its requests.
     workers: Rc<Workers<Job>>,
@@ -48,11 +48,11 @@ pub struct Client {
     stalled: Cell<Option<Instant>>,
 }
 
-impl Client {
-    pub fn new(connection: Connection, workers: Rc<Workers<Job>>) -> Rc<Client> {
+impl H2Client {
+    pub fn new(connection: Connection, workers: Rc<Workers<Job>>) -> Rc<H2Client> {
         let Connection { thread, stream, peer, scope, .. } = connection;
         let now = Instant::now();
-        Rc::new(Client {
+        Rc::new(H2Client {
             thread,
             workers,
             peer,
@@ -87,7 +87,7 @@ impl Client {
     }
 
     /// Takes in what came, and starts what the client asks for.
-    pub fn receive(self: &Rc<Client>, bytes: &[u8]) {
+    pub fn receive(self: &Rc<H2Client>, bytes: &[u8]) {
         let mut h2 = self.h2.borrow_mut();
         self.lend(&mut h2);
         let scratch = &mut self.thread.scratch_h2.borrow_mut();
@@ -96,7 +96,7 @@ impl Client {
 
     /// Reads and sends what there is. It is ready when the connection is over: true if all was
     /// sent.
-    pub fn poll_turn(self: &Rc<Client>, cx: &mut Context<'_>) -> Poll<bool> {
+    pub fn poll_turn(self: &Rc<H2Client>, cx: &mut Context<'_>) -> Poll<bool> {
         self.h2.borrow_mut().watch(cx);
         let mut reads = 0;
         loop {
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    fn poll_receive(self: &Rc<Client>, cx: &mut Context<'_>) -> Poll<Result<usize>> {
+    fn poll_receive(self: &Rc<H2Client>, cx: &mut Context<'_>) -> Poll<Result<usize>> {
         let mut buffer = self.thread.pool.buffer();
         let mut room = ReadBuf::new(buffer.room());
         let read = self.wire.borrow_mut().poll_read(cx, &mut room);
@@ -195,7 +195,7 @@ pub struct Job {
     connection: Connection,
     /// The head of the request.
     begun: Buffer,
-    client: Rc<Client>,
+    client: Rc<H2Client>,
 }
 
 impl Work for Job {
@@ -206,7 +206,7 @@ impl Work for Job {
 }
 
 /// The server that takes a client's requests.
-struct Begins<'a>(&'a Rc<Client>);
+struct Begins<'a>(&'a Rc<H2Client>);
 
 impl Server for Begins<'_> {
     fn has_room(&self) -> bool {
@@ -219,7 +219,7 @@ impl Server for Begins<'_> {
         (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
     }
 
-    fn begin(&mut self, key: Key, asked: Asked, head: &[u8]) {
+    fn begin(&mut self, key: StreamKey, asked: RequestForm, head: &[u8]) {
         let client = self.0;
         let thread = client.thread.clone();
         client.idle_since.set(Instant::now());
@@ -228,7 +228,7 @@ impl Server for Begins<'_> {
         let stream = ClientStream::new(client.clone(), key, asked);
         let connection = Connection {
             thread: thread.clone(),
-            stream: Wire::Stream(Box::new(Stream::of_client(stream))),
+            stream: Wire::Stream(Box::new(H2Stream::of_client(stream))),
             peer: client.peer,
             scope: client.scope,
             asker: Asker::Stream,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use router_core::h2::frame::{PREFACE, Reason};
 use tokio::time::timeout;
 
-use super::client::{Client, Job};
+use super::client::{H2Client, Job};
 use super::workers::Workers;
 use crate::buffer::Buffer;
 use crate::closing::LINGER_BYTES_MAX;
@@ -60,7 +60,7 @@ pub fn serve(
 }
 
 async fn run(connection: Connection, workers: Rc<Workers<Job>>, first: Option<Buffer>) {
-    let client = Client::new(connection, workers);
+    let client = H2Client::new(connection, workers);
     if let Some(first) = first {
         client.receive(first.filled());
         client.thread.pool.give_back(first);
@@ -80,7 +80,7 @@ async fn run(connection: Connection, workers: Rc<Workers<Job>>, first: Option<Bu
 
 /// Returns whether the client says in time that it speaks HTTP/2; one that says something else is
 /// told so.
-async fn greeted(client: &Rc<Client>) -> bool {
+async fn greeted(client: &Rc<H2Client>) -> bool {
     let greeting = poll_fn(|cx| match client.poll_turn(cx) {
         Poll::Pending if client.h2.borrow().is_settled() => Poll::Ready(true),
         turn => turn,
@@ -89,7 +89,7 @@ async fn greeted(client: &Rc<Client>) -> bool {
 }
 
 /// Serves the connection; returns true if all was sent before the end.
-async fn followed(client: &Rc<Client>) -> bool {
+async fn followed(client: &Rc<H2Client>) -> bool {
     let leaving = client.thread.leaving.notified();
     tokio::pin!(leaving);
     leaving.as_mut().enable();
@@ -124,7 +124,7 @@ async fn followed(client: &Rc<Client>) -> bool {
 
 /// Returns whether the client takes nothing, or has nothing more to ask and was told to leave
 /// `told_for` ago.
-fn is_over(client: &Client, is_stopping: bool, told_for: Duration) -> bool {
+fn is_over(client: &H2Client, is_stopping: bool, told_for: Duration) -> bool {
     let has_left = is_stopping || told_for > LEAVE_TIME_MAX;
     client.stalled_for() > WRITE_TIME_MAX || (has_left && client.idle_for() > LEAVE_TIME_MAX)
 }

@@ -47,7 +47,7 @@ pub trait Ways {
     fn may_idle(&self, _time: Duration) {}
 }
 
-pub struct Stream<W: Ways + ?Sized = dyn Ways> {
+pub struct H2Stream<W: Ways + ?Sized = dyn Ways> {
     /// The pace of a client, whose windows may be as small as it likes.
     pace: Option<Pace>,
     ways: W,
@@ -69,17 +69,17 @@ impl Drop for CountedStream {
     }
 }
 
-impl<W: Ways> Stream<W> {
-    pub fn of_client(ways: W) -> Stream<W> {
-        Stream { pace: Some(Pace::default()), ways }
+impl<W: Ways> H2Stream<W> {
+    pub fn of_client(ways: W) -> H2Stream<W> {
+        H2Stream { pace: Some(Pace::default()), ways }
     }
 
-    pub fn of_instance(ways: W) -> Stream<W> {
-        Stream { pace: None, ways }
+    pub fn of_instance(ways: W) -> H2Stream<W> {
+        H2Stream { pace: None, ways }
     }
 }
 
-impl<W: Ways + ?Sized> Stream<W> {
+impl<W: Ways + ?Sized> H2Stream<W> {
     pub fn may_idle(&self, time: Duration) {
         self.ways.may_idle(time);
     }
@@ -231,7 +231,7 @@ mod tests {
     async fn an_answer_that_is_taken_by_the_byte_is_not_held_to_its_end() {
         for (bytes, ends) in [(1, false), (100, true)] {
             let pause = RefCell::new(Box::pin(sleep(Duration::ZERO)));
-            let stream = Stream::of_client(Slow { bytes, pause });
+            let stream = H2Stream::of_client(Slow { bytes, pause });
             let sent = stream.write_all(&[b'x'; 2000], Duration::from_millis(300)).await;
             assert_eq!(
                 sent.map_err(|error| error.kind()),

@@ -31,7 +31,7 @@ pub struct LaneClient {
 }
 
 /// The outcome for a client that can be read.
-pub enum Turn {
+pub enum LaneTurn {
     Answered,
     /// An instance is asked.
     Asked,
@@ -74,25 +74,25 @@ impl LaneClient {
     }
 
     /// Handles a client that can be read.
-    pub fn turn(&mut self, scratch: &mut LaneScratch, key: usize) -> Turn {
+    pub fn turn(&mut self, scratch: &mut LaneScratch, key: usize) -> LaneTurn {
         let connection = &self.entrant.connection;
         connection.thread.pool.fill_out(&mut scratch.buffer);
         match connection.stream.read_now(&mut scratch.buffer) {
             Ok(1..) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Vain,
-            Ok(0) | Err(_) => return Turn::Gone,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return LaneTurn::Vain,
+            Ok(0) | Err(_) => return LaneTurn::Gone,
         }
         self.since = scratch.now;
         let is_all = !scratch.buffer.is_full();
-        let turn = is_all.then(|| self.answer(scratch, key)).flatten().unwrap_or(Turn::Leaves);
-        if !matches!(turn, Turn::Leaves) {
+        let turn = is_all.then(|| self.answer(scratch, key)).flatten().unwrap_or(LaneTurn::Leaves);
+        if !matches!(turn, LaneTurn::Leaves) {
             scratch.buffer.consume(usize::MAX / 2);
         }
         turn
     }
 
     /// Answers a request; `None` if it has to be looked at more closely.
-    fn answer(&mut self, scratch: &mut LaneScratch, key: usize) -> Option<Turn> {
+    fn answer(&mut self, scratch: &mut LaneScratch, key: usize) -> Option<LaneTurn> {
         let connection = &self.entrant.connection;
         let (thread, started) = (&connection.thread, scratch.now);
         let bytes = scratch.buffer.filled();
@@ -127,9 +127,9 @@ impl LaneClient {
         Some(match underway.is_asked() {
             true => {
                 self.underway = Some(underway);
-                Turn::Asked
+                LaneTurn::Asked
             }
-            false => Turn::LeavesWith(underway),
+            false => LaneTurn::LeavesWith(underway),
         })
     }
 
@@ -139,7 +139,7 @@ impl LaneClient {
         application: Arc<RoutedApplication>,
         head: RequestHead,
         scratch: &mut LaneScratch,
-    ) -> Option<Turn> {
+    ) -> Option<LaneTurn> {
         let (connection, started) = (&self.entrant.connection, scratch.now);
         let (thread, Wire::Plain(client)) = (&connection.thread, &connection.stream) else {
             return None;
@@ -155,12 +155,12 @@ impl LaneClient {
         scratch.now = Instant::now();
         self.entrant.limits = application.limits;
         let (bytes_out, turn) = match sent {
-            Sent::Whole { content_bytes } => (content_bytes, Turn::Answered),
-            Sent::Nothing => (0, Turn::Gone),
+            Sent::Whole { content_bytes } => (content_bytes, LaneTurn::Answered),
+            Sent::Nothing => (0, LaneTurn::Gone),
             Sent::Part { rest, content_bytes } => {
                 let by = &application.labels;
                 let record = connection.record_of(by, &head, 200, content_bytes, started);
-                return Some(Turn::Owes(Box::new(Owed { rest, record })));
+                return Some(LaneTurn::Owes(Box::new(Owed { rest, record })));
             }
         };
         connection.record_own(&application, &head, 200, bytes_out, started, scratch.now);

@@ -8,24 +8,24 @@ use std::rc::Rc;
 use rustix::event::epoll::{self, EventData};
 
 use crate::plain::Plain;
-use crate::registration::{FLAGS, State, UpstreamRegistration};
+use crate::registration::{FLAGS, RegistrationState, UpstreamRegistration};
 
 /// The bit that tells an instance's connection from a client's.
 const INSTANCE: u64 = 1 << 63;
 
 /// The connection that an event is about.
-pub enum Source {
+pub enum EventSource {
     /// A client, by its key in the lane.
     Client(usize),
     /// An instance, by its connection's descriptor.
     Instance(usize),
 }
 
-impl Source {
-    pub fn of(data: EventData) -> Source {
+impl EventSource {
+    pub fn of(data: EventData) -> EventSource {
         match data.u64() {
-            data if data & INSTANCE == 0 => Source::Client(data as usize),
-            data => Source::Instance((data & !INSTANCE) as usize),
+            data if data & INSTANCE == 0 => EventSource::Client(data as usize),
+            data => EventSource::Instance((data & !INSTANCE) as usize),
         }
     }
 }
@@ -33,7 +33,7 @@ impl Source {
 pub struct UpstreamRegistrations {
     epoll: Rc<OwnedFd>,
     /// The states by descriptor; one that is left keeps its place until another takes it.
-    states: Vec<Option<Rc<Cell<State>>>>,
+    states: Vec<Option<Rc<Cell<RegistrationState>>>>,
 }
 
 impl UpstreamRegistrations {
@@ -65,9 +65,9 @@ impl UpstreamRegistrations {
     pub fn client(&self, descriptor: usize) -> Option<usize> {
         let state = self.states.get(descriptor)?.as_ref()?;
         match state.get() {
-            State::For(client) => Some(client),
-            State::Quiet | State::Stirred => {
-                state.set(State::Stirred);
+            RegistrationState::For(client) => Some(client),
+            RegistrationState::Quiet | RegistrationState::Stirred => {
+                state.set(RegistrationState::Stirred);
                 None
             }
         }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_a_task_waits_for_is_not_registered_until_the_lane_has_it_again() {
+    async fn a_connection_that_a_task_waits_for_is_registered_again_once_the_lane_has_it() {
         const SOON: Duration = Duration::from_secs(10);
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
         let mut registrations = UpstreamRegistrations::new(epoll.clone());

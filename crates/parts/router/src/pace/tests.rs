@@ -39,7 +39,7 @@ async fn pieces(bytes: usize) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_less_than_the_floor_is_given_up_however_often_it_takes_a_byte() {
+async fn a_client_below_the_floor_is_given_up_however_often_it_takes_a_byte() {
     assert_eq!(pieces(1).await, 1);
     assert_eq!(pieces(120 * 59).await, 1);
     assert_eq!(pieces(240 * 59).await, 100);
@@ -71,7 +71,7 @@ async fn splice_all(from: &Plain, to: &Plain, pace: &Pace) -> Result<()> {
 }
 
 #[tokio::test]
-async fn one_without_patience_is_not_waited_for_by_writes_and_splices() {
+async fn writes_and_splices_do_not_wait_without_patience() {
     let ((near, _far), pace) = (pair().await, Pace::spent());
     let zeros = vec![0; BYTES];
     let client = near.into();
@@ -102,7 +102,7 @@ async fn sealed() -> (Wire, impl AsyncRead) {
 }
 
 #[tokio::test]
-async fn one_without_patience_is_not_waited_for_inside_tls_either() {
+async fn writes_inside_tls_do_not_wait_without_patience() {
     let ((client, _far), pace) = (sealed().await, Pace::spent());
     let zeros = vec![0; BYTES];
     let written = tokio::time::timeout(DEADLINE, write_paced(&client, &zeros, &pace));

@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use router_core::breaker::Failure;
-use router_core::far::{Ask, Outcome, Reply, Through};
+use router_core::far::{FarRequest, Outcome, Reply, Through};
 use tokio::net::TcpStream;
 
 use super::idle::IDLE_NEVER;
@@ -19,11 +19,11 @@ use crate::permit::Permit;
 use crate::plain::Plain;
 use crate::stream::{fill, write_all};
 use crate::streams;
-use crate::streams::Ended;
+use crate::streams::TransferEnd;
 use crate::table::Service;
 use crate::thread::Thread;
 use crate::tunnel;
-use crate::tunnel::Limits;
+use crate::tunnel::TunnelLimits;
 use crate::wire::Wire;
 
 /// The time for the other router's answer, beyond what it may wait: it connects to an instance
@@ -82,7 +82,7 @@ async fn asked(
     let (application, process) = (service.application.name.clone(), service.recipe.process.clone());
     let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
     let mut out = Vec::new();
-    Ask { wait_ms, application, process, through: Some(through) }.write(&mut out);
+    FarRequest { wait_ms, application, process, through: Some(through) }.write(&mut out);
     write_all(&wire, &out, REPLY_TIME_MAX).await?;
     let mut first = thread.pool.buffer();
     loop {
@@ -112,12 +112,12 @@ pub async fn relay(
         moved.add(Direction::ToClient, first.filled().len());
     }
     thread.pool.give_back(first);
-    let limits = Limits { idle, write: IDLE_NEVER };
+    let limits = TunnelLimits { idle, write: IDLE_NEVER };
     let ended = match early {
         Ok(()) => tunnel::relay(&thread.pool, &client, &wire, limits, moved).await,
-        Err(_) => Ended::ClientReset,
+        Err(_) => TransferEnd::ClientReset,
     };
-    if ended != Ended::Closed {
+    if ended != TransferEnd::Closed {
         return wire.cut();
     }
     if let Wire::Plain(client) = &client {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::port::Transport;
-use router_core::far::{Ask, Outcome, Room, Through};
+use router_core::far::{FarRequest, Outcome, Room, Through};
 
 use super::far::{REPLY_TIME_MAX, plain};
 use super::idle::{IDLE_NEVER, idle};
@@ -20,18 +20,18 @@ use crate::moved::Moved;
 use crate::permit::Permit;
 use crate::stream::write_all;
 use crate::streams;
-use crate::streams::Ended;
+use crate::streams::TransferEnd;
 use crate::table::Service;
 use crate::thread::Thread;
 use crate::tunnel;
-use crate::tunnel::Limits;
+use crate::tunnel::TunnelLimits;
 use crate::wire::Wire;
 
 /// Serves what the router of another member sends here; `None` if it is no member any more, or
 /// speaks otherwise.
 pub async fn serve(
     connection: &Connection,
-    ask: &Ask,
+    ask: &FarRequest,
     through: &Through,
     buffer: &Buffer,
 ) -> Option<After> {
@@ -59,7 +59,7 @@ pub async fn serve(
 async fn host_connection(
     connection: &Connection,
     service: &Service,
-    ask: &Ask,
+    ask: &FarRequest,
     through: &Through,
 ) -> Option<After> {
     let (thread, queue): (&Rc<Thread>, _) = (&connection.thread, &service.application.queue);
@@ -81,7 +81,7 @@ async fn host_connection(
     send_back(connection, Outcome::Taken, room, false).await.ok()?;
     streams::cut(&instance);
     let instance = plain(instance).ok()?;
-    let limits = Limits { idle: idle(service), write: IDLE_NEVER };
+    let limits = TunnelLimits { idle: idle(service), write: IDLE_NEVER };
     let header = tcp::announcement(service, through.addresses);
     let ended = match write_all(&instance, &header, REPLY_TIME_MAX).await {
         Ok(()) => {
@@ -89,9 +89,9 @@ async fn host_connection(
             let moved = Moved::default();
             tunnel::relay(&thread.pool, &connection.stream, &instance, limits, &moved).await
         }
-        Err(_) => Ended::BackEndReset,
+        Err(_) => TransferEnd::BackEndReset,
     };
-    if ended != Ended::Closed {
+    if ended != TransferEnd::Closed {
         return Some(After::Cut);
     }
     if let Wire::Plain(instance) = &instance {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::port::ProxyProtocol;
 use router_core::breaker::Failure;
 use router_core::far::Through;
-use router_core::proxy_protocol::{self, Addresses, Version};
+use router_core::proxy_protocol::{self, Addresses, HeaderVersion};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ use crate::entry::{Attempt, ENTRY_TIME_MAX, Entered};
 use crate::moved::Moved;
 use crate::permit::Permit;
 use crate::streams;
-use crate::streams::Ended;
+use crate::streams::TransferEnd;
 use crate::table::Service;
 use crate::thread::Thread;
 
@@ -92,7 +92,7 @@ async fn relay(
         return;
     }
     let idle = idle(service);
-    if streams::relay(&thread.means, client, instance, idle, moved).await == Ended::Closed {
+    if streams::relay(&thread.means, client, instance, idle, moved).await == TransferEnd::Closed {
         streams::uncut(client);
         streams::uncut(instance);
     }
@@ -121,8 +121,8 @@ pub fn announcement(service: &Service, addresses: Addresses) -> Vec<u8> {
     let mut header = Vec::new();
     if let Some(asked) = service.recipe.proxy_protocol {
         let version = match asked {
-            ProxyProtocol::V1 => Version::V1,
-            ProxyProtocol::V2 => Version::V2,
+            ProxyProtocol::V1 => HeaderVersion::V1,
+            ProxyProtocol::V2 => HeaderVersion::V2,
         };
         proxy_protocol::write(version, addresses, &mut header);
     }

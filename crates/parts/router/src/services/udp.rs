@@ -17,13 +17,15 @@ use super::far::{self, Tunnel};
 use crate::choice::{Reaches, Wants};
 use crate::connection::Connection;
 use crate::datagrams;
-use crate::datagrams::{Admitted, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, Gate, Site};
+use crate::datagrams::{
+    Admitted, Carrying, DATAGRAM_BYTES_MAX, Datagrams, Flow, FlowEndpoints, Gate,
+};
 use crate::entry::Attempt;
 use crate::moved::Direction;
 use crate::pace::WRITE_TIME_MAX;
 use crate::permit::Permit;
 use crate::stream::{fill, write_all};
-use crate::streams::Ended;
+use crate::streams::TransferEnd;
 use crate::table::Service;
 use crate::thread::Thread;
 use crate::wire::Wire;
@@ -64,7 +66,7 @@ impl Behind {
     }
 }
 
-impl Site for Behind {
+impl FlowEndpoints for Behind {
     fn now_ms(&self) -> u64 {
         self.thread.shared.clock.now().0
     }
@@ -91,7 +93,7 @@ impl Site for Behind {
         self.thread.failed(application, &permit.endpoint, Failure::Refused, why);
     }
 
-    fn ended(&self, flow: &Flow, how: Ended) {
+    fn ended(&self, flow: &Flow, how: TransferEnd) {
         let (client, port) = (flow.client, self.id);
         tracing::debug!(%client, %port, ?how, "router.flow_ended");
     }

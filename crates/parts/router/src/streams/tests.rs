@@ -19,7 +19,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 async fn joined<T>(
     idle: Duration,
     talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
-) -> (Ended, Moved, Means, T) {
+) -> (TransferEnd, Moved, Means, T) {
     joined_through(Moved::default(), idle, talk).await
 }
 
@@ -27,7 +27,7 @@ async fn joined_through<T>(
     moved: Moved,
     idle: Duration,
     talk: impl AsyncFnOnce(TcpStream, TcpStream) -> T,
-) -> (Ended, Moved, Means, T) {
+) -> (TransferEnd, Moved, Means, T) {
     let (client, client_side) = pair().await;
     let (back_end_side, back_end) = pair().await;
     let means = Means::default();
@@ -59,7 +59,7 @@ async fn each_half_ends_for_itself() {
         (asked, answered)
     };
     let (status, moved, _, said) = joined(LIMIT, talk).await;
-    assert_eq!((status, said), (Ended::Closed, ("question".into(), "answer".into())));
+    assert_eq!((status, said), (TransferEnd::Closed, ("question".into(), "answer".into())));
     let counted = [Direction::FromClient, Direction::ToClient].map(|way| moved.get(way));
     assert_eq!(counted, [8, 6]);
     assert_eq!(moved.spliced.get(), 0);
@@ -92,7 +92,7 @@ async fn long_ones_go_through_a_pipe_whole() {
     };
     let (status, moved, means, got) = joined(LIMIT, talk).await;
     assert!(got == pattern(LENGTH), "the bytes are the same");
-    assert_eq!(status, Ended::Closed);
+    assert_eq!(status, TransferEnd::Closed);
     assert!(moved.spliced.get() > LENGTH as u64, "both ways: {moved:?}");
     assert_eq!((means.piped.get(), means.pipes.borrow().len()), (2, 2), "and were kept");
 }
@@ -129,7 +129,7 @@ async fn a_reset_is_passed_on_and_never_looks_like_an_end() {
         client.read(&mut [0; 9]).await.map_err(|error| error.kind())
     };
     let (status, _, _, read) = joined(LIMIT, talk).await;
-    assert_eq!((status, read), (Ended::BackEndReset, Err(ErrorKind::ConnectionReset)));
+    assert_eq!((status, read), (TransferEnd::BackEndReset, Err(ErrorKind::ConnectionReset)));
 }
 
 #[tokio::test]
@@ -141,5 +141,5 @@ async fn silence_ends_a_connection_and_either_side_can_break_it() {
         read.is_err()
     };
     let (status, ..) = joined(Duration::from_millis(50), talk).await;
-    assert_eq!(status, Ended::Idle);
+    assert_eq!(status, TransferEnd::Idle);
 }

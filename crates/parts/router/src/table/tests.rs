@@ -67,7 +67,7 @@ impl World {
 }
 
 #[test]
-fn a_number_is_one_applications_whatever_is_spoken_there() {
+fn a_port_number_belongs_to_one_application_whatever_its_protocol() {
     let mut world = World::default();
     let (tcp, udp) = (PortId::tcp(8000), PortId::udp(8000));
     world.put("ant", &[], Some(8000));
@@ -84,7 +84,7 @@ fn a_number_is_one_applications_whatever_is_spoken_there() {
 }
 
 #[test]
-fn what_one_lets_go_falls_to_the_other() {
+fn what_one_application_gives_up_falls_to_the_other() {
     let mut world = World::default();
     world.put("zebra", &["shop.example"], Some(8000));
     assert_eq!(world.owners(), (Some("zebra"), Some("zebra")));
@@ -106,7 +106,7 @@ fn what_one_lets_go_falls_to_the_other() {
 }
 
 #[test]
-fn whoever_serves_or_had_it_first_has_it_in_any_order() {
+fn the_application_that_serves_or_was_first_has_a_name_in_any_order() {
     type Wish = (&'static str, bool, u64, bool);
     let check = |wishes: &[Wish], expected: Option<&str>| {
         for turn in 0..wishes.len() {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::InstanceState::Ready;
-use router_core::http::request::Telling;
-use router_core::proxy_protocol::{Addresses, Version, write};
+use router_core::http::request::ForwardedFields;
+use router_core::proxy_protocol::{Addresses, HeaderVersion, write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -22,7 +22,7 @@ const ASK: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 const PROXY: [u8; 4] = [127, 0, 0, 2];
 const CLIENT: &str = "198.51.100.7:5000";
 
-struct Place {
+struct AnnouncedFixture {
     world: World,
     files: CertificateFiles,
     _directory: tempfile::TempDir,
@@ -30,7 +30,7 @@ struct Place {
 }
 
 /// Starts an application that answers with the request that it got.
-async fn place(connections_max: usize) -> Place {
+async fn place(connections_max: usize) -> AnnouncedFixture {
     let directory = tempfile::tempdir().unwrap();
     let files = certificate(directory.path(), "shop", &["shop.localhost"]);
     let tls = Tls::load(vec![files.clone()]).unwrap();
@@ -39,7 +39,7 @@ async fn place(connections_max: usize) -> Place {
         public: Some(any),
         secure: Some(Secure { address: any, tls }),
         announced_by: Some("127.0.0.2,10.0.0.0/8".parse().unwrap()),
-        telling: Telling::Usual,
+        forwarded: ForwardedFields::Usual,
         threads: Some(1),
         queue: QueueLimits::default(),
         connections_max,
@@ -50,10 +50,10 @@ async fn place(connections_max: usize) -> Place {
     world.application(|_| (), Vec::new());
     world.claim(1, None, &[(1, Ready, backend.port)]);
     world.routed().await;
-    Place { world, files, _directory: directory, _backend: backend }
+    AnnouncedFixture { world, files, _directory: directory, _backend: backend }
 }
 
-fn header(version: Version, client: &str) -> Vec<u8> {
+fn header(version: HeaderVersion, client: &str) -> Vec<u8> {
     let (client, destination) = (client.parse().unwrap(), "192.0.2.80:80".parse().unwrap());
     let mut bytes = Vec::new();
     write(version, Addresses { client, destination }, &mut bytes);
@@ -78,7 +78,7 @@ async fn is_cut(stream: &mut TcpStream) -> bool {
 async fn a_client_is_who_the_proxy_says() {
     let place = place(CONNECTIONS_MAX).await;
     let public = place.world.router.public().unwrap();
-    for version in [Version::V1, Version::V2] {
+    for version in [HeaderVersion::V1, HeaderVersion::V2] {
         let mut client = connected(PROXY, public, &header(version, CLIENT)).await;
         for _ in 0..2 {
             let forged = "X-Forwarded-Proto: https\r\nX-Real-IP: 192.0.2.1\r\n\r\n";
@@ -90,19 +90,19 @@ async fn a_client_is_who_the_proxy_says() {
         }
     }
     // The header comes in one piece with the request, or byte by byte.
-    let whole = [header(Version::V2, CLIENT), ASK.into()].concat();
+    let whole = [header(HeaderVersion::V2, CLIENT), ASK.into()].concat();
     let text = connected(PROXY, public, &whole).await.reply().await.text();
     assert!(text.contains("X-Forwarded-For: 198.51.100.7\r\n"), "{text}");
     let mut client = connected(PROXY, public, b"").await;
     client.0.set_nodelay(true).unwrap();
-    for byte in [header(Version::V1, CLIENT), ASK.into()].concat() {
+    for byte in [header(HeaderVersion::V1, CLIENT), ASK.into()].concat() {
         client.0.write_all(&[byte]).await.unwrap();
         tokio::task::yield_now().await;
     }
     let text = client.reply().await.text();
     assert!(text.contains("X-Forwarded-For: 198.51.100.7\r\n"), "{text}");
     // It has an extension of more than is read at first.
-    let mut long = header(Version::V2, CLIENT);
+    let mut long = header(HeaderVersion::V2, CLIENT);
     let length = 12 + 3 + 3_000_u16;
     long[14..16].copy_from_slice(&length.to_be_bytes());
     long.extend([4, 3_000_u16.to_be_bytes()[0], 3_000_u16.to_be_bytes()[1]]);
@@ -118,12 +118,12 @@ async fn a_client_is_who_the_proxy_says() {
 }
 
 #[tokio::test]
-async fn others_connect_for_themselves_and_cannot_pretend() {
+async fn other_addresses_are_clients_themselves_and_cannot_announce() {
     let place = place(CONNECTIONS_MAX).await;
     let public = place.world.router.public().unwrap();
     let text = place.world.get("/").await.text();
     assert!(text.contains("X-Forwarded-For: 127.0.0.1\r\n"), "{text}");
-    let pretence = [header(Version::V1, CLIENT), ASK.into()].concat();
+    let pretence = [header(HeaderVersion::V1, CLIENT), ASK.into()].concat();
     let mut stranger = connected([127, 0, 0, 3], public, &pretence).await;
     assert_eq!(stranger.reply().await.status, 400);
 }
@@ -147,17 +147,17 @@ async fn without_a_header_or_with_a_bad_one_the_connection_ends_and_is_counted()
     drop(connected(PROXY, public.unwrap(), b"").await);
     let told = place.world.metrics.prometheus();
     assert!(told.contains("cortex_connections_refused_total 4\n"), "{told}");
-    let mut good = connected(PROXY, public.unwrap(), &header(Version::V2, CLIENT)).await;
+    let mut good = connected(PROXY, public.unwrap(), &header(HeaderVersion::V2, CLIENT)).await;
     good.send(ASK).await;
     assert_eq!(good.reply().await.status, 200);
 }
 
 #[tokio::test]
-async fn inside_tls_too() {
+async fn a_client_inside_tls_is_who_the_proxy_says() {
     let place = place(CONNECTIONS_MAX).await;
     let secure = place.world.router.secure().unwrap();
     let config = client(&place.files, rustls::ALL_VERSIONS, &[]);
-    let tcp = connected(PROXY, secure, &header(Version::V2, CLIENT)).await.0;
+    let tcp = connected(PROXY, secure, &header(HeaderVersion::V2, CLIENT)).await.0;
     let name = ServerName::try_from("shop.localhost").unwrap();
     let mut stream = TlsConnector::from(config).connect(name, tcp).await.unwrap();
     let last = ASK.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
@@ -175,12 +175,12 @@ async fn each_announced_client_has_a_share_of_its_own() {
     let public = place.world.router.public().unwrap();
     let mut held = Vec::new();
     for number in 0..3 {
-        let first = header(Version::V1, &format!("198.51.100.{}:1", 1 + number / 2));
+        let first = header(HeaderVersion::V1, &format!("198.51.100.{}:1", 1 + number / 2));
         let mut client = connected(PROXY, public, &[first, ASK.into()].concat()).await;
         assert_eq!(client.reply().await.status, 200, "{number}");
         held.push(client);
     }
-    let first = header(Version::V1, "198.51.100.1:1");
+    let first = header(HeaderVersion::V1, "198.51.100.1:1");
     let mut client = connected(PROXY, public, &[first, ASK.into()].concat()).await;
     assert_eq!(client.reply().await.status, 429);
 }

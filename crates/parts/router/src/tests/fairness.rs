@@ -95,14 +95,14 @@ async fn clients_are_told_apart_by_address_and_served_in_turn() {
 }
 
 #[tokio::test]
-async fn or_by_a_prefix_of_choice() {
+async fn clients_are_told_apart_by_a_prefix_of_their_address() {
     let flood = |number| [127, 0, 1, 2 + number];
     is_served_in_turn("address/24", flood, [[127, 0, 2, 2], [127, 0, 3, 2]]).await;
 }
 
 /// It waits though it came first, and it would be its turn.
 #[tokio::test]
-async fn who_has_half_of_the_instances_waits_while_another_does() {
+async fn a_client_with_half_of_the_instances_waits_while_another_client_waits() {
     let serial = Serial::start_with(limits(100), "address", 4).await;
     let mut clients = Vec::new();
     for number in 0..8 {
@@ -133,7 +133,7 @@ async fn who_has_half_of_the_instances_waits_while_another_does() {
 }
 
 #[tokio::test]
-async fn or_by_a_header_and_by_what_a_proxy_of_ours_says() {
+async fn clients_are_told_apart_by_a_header_or_by_what_a_local_proxy_says() {
     let serial = Serial::start(limits(100), "header:X-Key").await;
     let mut clients = Vec::new();
     for number in 0..3 {
@@ -151,7 +151,7 @@ async fn or_by_a_header_and_by_what_a_proxy_of_ours_says() {
 }
 
 #[tokio::test]
-async fn a_full_queue_has_room_for_who_asks_a_little() {
+async fn a_full_queue_has_room_for_a_client_with_few_requests() {
     let serial = Serial::start(limits(4), "address").await;
     let mut flood = Vec::new();
     for number in 0..5 {

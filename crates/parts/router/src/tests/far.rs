@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use self::pair::{Pair, far_node};
 use super::world::{Backend, Client, DEADLINE, World, ok, wait};
-use crate::command::{Awaited, Command, Stop};
+use crate::command::{Command, DrainScope, Stop};
 use crate::queue::QueueLimits;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
@@ -188,7 +188,7 @@ async fn a_truncated_answer_never_looks_whole() {
 }
 
 #[tokio::test]
-async fn busy_over_there_is_no_answer_for_anybody() {
+async fn a_busy_far_node_is_never_the_clients_answer() {
     let (entered, mut inside) = tokio::sync::mpsc::channel(16);
     let (open, gate) = tokio::sync::watch::channel(false);
     let far = Backend::start(move |mut client| {
@@ -296,7 +296,7 @@ async fn a_node_that_is_lost_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_router_that_stops_fails_nobody() {
+async fn a_router_that_stops_fails_no_request() {
     let (near, far) = (Backend::named("near").await, Backend::named("far").await);
     let pair = Pair::new().await;
     pair.far_claim(1, None, &[(1, Ready, far.port)]);
@@ -307,7 +307,7 @@ async fn a_router_that_stops_fails_nobody() {
     // Its idle connection ends with the word that nothing was passed on.
     let stopping = pair.far.router.shared.clone();
     for thread in &stopping.threads {
-        let stop = Stop { limit: DEADLINE, awaits: Awaited::Answers };
+        let stop = Stop { limit: DEADLINE, awaits: DrainScope::Answers };
         thread.try_send(Command::Stop(stop)).unwrap();
     }
     wait(|| stopping.threads.iter().all(|thread| thread.is_closed())).await;
@@ -321,11 +321,11 @@ fn a_connection_that_waits_is_small() {
     use std::rc::Rc;
 
     use crate::connection::Connection;
-    use crate::connection::run::Start;
+    use crate::connection::run::ConnectionStart;
     use crate::h2::client::Job;
     use crate::h2::workers::Workers;
 
-    fn size<F>(_: impl Fn(Connection, Start, Rc<Workers<Job>>) -> F) -> usize {
+    fn size<F>(_: impl Fn(Connection, ConnectionStart, Rc<Workers<Job>>) -> F) -> usize {
         size_of::<F>()
     }
     // There may be 20,000 of them on each thread.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::InstanceState::Ready;
-use model::probe::{Health, Verdict};
+use model::probe::{HealthState, Verdict};
 use model::{Timestamp, TypedKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -73,7 +73,7 @@ async fn a_full_queue_says_so_at_once_and_serves_those_who_wait() {
 }
 
 #[tokio::test]
-async fn who_waited_too_long_is_told_and_leaves_the_queue() {
+async fn a_client_that_waited_too_long_is_told_and_leaves_the_queue() {
     let gate = Arc::new(Semaphore::new(0));
     let backend = gated(&gate).await;
     let limits = QueueLimits { time_max: Duration::from_millis(50), ..QueueLimits::default() };
@@ -142,7 +142,7 @@ async fn the_checkers_word_ends_the_pause_of_an_endpoint() {
         let verdict = Verdict {
             v: 1,
             generation: 1,
-            health: Health::Healthy,
+            health: HealthState::Healthy,
             detail: String::new(),
             changed_at: Timestamp(changed_at),
             unknown: Default::default(),
@@ -160,7 +160,7 @@ async fn the_checkers_word_ends_the_pause_of_an_endpoint() {
 }
 
 #[tokio::test]
-async fn clients_that_want_one_answer_get_it_and_the_end() {
+async fn clients_that_ask_to_close_get_one_answer_and_the_end() {
     let backend = Backend::answering(|request| {
         let body = if request.contains("Connection: close") { "closing" } else { "keeping" };
         ok(body)

@@ -203,7 +203,7 @@ async fn nothing_outside_the_release_is_a_file() {
 }
 
 #[tokio::test]
-async fn what_was_asked_for_just_now_is_asked_for_otherwise_and_seen_to_change() {
+async fn remembered_targets_follow_changes_of_file_and_form() {
     let site = Site::new(&[("page.txt", b"old"), ("gone.txt", b"gone")]).await;
     for _ in 0..3 {
         assert_eq!(site.get("/page.txt", "").await.text(), "old");

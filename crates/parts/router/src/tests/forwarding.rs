@@ -88,7 +88,7 @@ async fn bodies_pass_in_both_framings() {
 }
 
 #[tokio::test]
-async fn who_asks_is_told_to_continue() {
+async fn a_client_that_expects_it_is_told_to_continue() {
     let backend = Backend::answering(|request| ok(request.rsplit("\r\n").next().unwrap())).await;
     let world = world(&backend).await;
     let mut client = world.connect().await;
@@ -196,7 +196,7 @@ async fn an_upgraded_connection_is_a_tunnel() {
 }
 
 #[tokio::test]
-async fn what_may_be_read_in_two_ways_never_reaches_an_instance() {
+async fn ambiguous_requests_never_reach_an_instance() {
     let backend = Backend::named("x").await;
     let world = world(&backend).await;
     for bad in [

@@ -90,7 +90,7 @@ async fn the_first_answer_wins_and_the_other_attempt_is_let_go() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_done_twice_is_not_and_neither_is_anything_unasked() {
+async fn only_safe_requests_are_hedged_and_only_if_asked_for() {
     for (text, after) in [(POST, Some(1)), (GET, None)] {
         let pair = Pair::start(after).await;
         let mut client = pair.world.connect().await;

@@ -40,7 +40,7 @@ const LONG_BYTES: u64 = 256 << 20;
 const HELD_BYTES_MAX: u64 = 64 << 20;
 
 #[tokio::test]
-async fn who_does_not_read_holds_up_its_instance_and_no_memory() {
+async fn a_client_that_does_not_read_holds_up_its_instance_but_no_memory() {
     for framing in ["Content-Length: 268435456\r\n", "", "Transfer-Encoding: chunked\r\n"] {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = sent.clone();
@@ -93,7 +93,7 @@ async fn who_does_not_read_holds_up_its_instance_and_no_memory() {
 }
 
 #[tokio::test]
-async fn who_asks_and_ends_its_half_gets_the_answer() {
+async fn a_client_that_ends_its_half_gets_the_answer() {
     let gate = Arc::new(Semaphore::new(0));
     let gated = gate.clone();
     let backend = Backend::start(move |mut client: Client| {
@@ -163,7 +163,7 @@ async fn an_answer_to_a_body_that_nobody_reads_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_connection_behind_a_body_that_meant_nothing_is_not_used_again() {
+async fn a_connection_that_carried_a_get_with_a_body_is_not_reused() {
     let backend = Backend::named("on").await;
     let world = world(&backend).await;
     let mut client = world.connect().await;
@@ -216,7 +216,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
 }
 
 #[tokio::test]
-async fn what_an_instance_cuts_off_is_cut_off_at_any_place() {
+async fn an_answer_that_an_instance_cuts_off_anywhere_is_cut_off() {
     let whole = "x".repeat(400_000);
     for (head, wire) in [
         ("Content-Length: 400000\r\n", whole.clone()),

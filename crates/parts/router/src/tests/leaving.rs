@@ -44,7 +44,7 @@ async fn until(client: &mut Client, end: &str) -> String {
 }
 
 #[tokio::test]
-async fn whoever_was_told_that_it_may_ask_again_is_answered() {
+async fn a_client_on_a_kept_connection_is_answered_while_the_router_leaves() {
     let gate = Arc::new(Semaphore::new(0));
     let backend = hesitant(&gate).await;
     let world = World::with_threads(1);

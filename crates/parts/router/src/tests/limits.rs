@@ -47,7 +47,7 @@ async fn silent(ended: &Arc<AtomicUsize>, first: &'static str) -> Backend {
 }
 
 #[tokio::test]
-async fn the_time_for_a_head_and_without_a_request() {
+async fn the_time_for_a_head_and_between_requests_is_limited() {
     let backend = Backend::named("on").await;
     let limits =
         RequestLimits { head_ms: Some(SHORT_MS), idle_ms: Some(SHORT_MS), ..Default::default() };
@@ -69,7 +69,7 @@ async fn the_time_for_a_head_and_without_a_request() {
 }
 
 #[tokio::test]
-async fn the_time_between_two_pieces_of_a_body() {
+async fn the_time_between_two_pieces_of_a_body_is_limited() {
     let ended = Arc::new(AtomicUsize::new(0));
     let backend = silent(&ended, "").await;
     let limits = RequestLimits { body_ms: Some(SHORT_MS), ..Default::default() };
@@ -106,7 +106,7 @@ async fn a_body_that_trickles_is_not_waited_for_to_its_end() {
 }
 
 #[tokio::test]
-async fn the_time_in_the_queue() {
+async fn the_time_in_the_queue_is_limited() {
     let gate = Arc::new(Semaphore::new(0));
     let gated = gate.clone();
     let backend = Backend::start(move |mut client: Client| {
@@ -130,7 +130,7 @@ async fn the_time_in_the_queue() {
 }
 
 #[tokio::test]
-async fn the_time_until_an_answer_and_between_two_pieces_of_it() {
+async fn the_time_until_an_answer_and_between_its_pieces_is_limited() {
     let ended = Arc::new(AtomicUsize::new(0));
     let limits = RequestLimits { answer_ms: Some(SHORT_MS), ..Default::default() };
     let backend = silent(&ended, "").await;
@@ -153,7 +153,7 @@ async fn the_time_until_an_answer_and_between_two_pieces_of_it() {
 }
 
 #[tokio::test]
-async fn the_size_of_a_body() {
+async fn the_size_of_a_body_is_limited() {
     let backend = Backend::answering(|request| ok(&request.len().to_string())).await;
     let limits = RequestLimits { body_bytes_max: Some(1000), ..Default::default() };
     let world = limited(&backend, None, limits).await;
@@ -196,7 +196,7 @@ async fn the_size_of_a_body() {
 }
 
 #[tokio::test]
-async fn whoever_sends_all_of_a_body_that_nobody_wants_finds_the_answer_behind_it() {
+async fn a_client_that_sends_all_of_an_unwanted_body_finds_the_answer() {
     let backend = Backend::start(|mut client: Client| async move {
         client.0.read_exact(&mut [0; 64]).await.unwrap();
         let refused = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno";

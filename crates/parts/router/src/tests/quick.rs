@@ -189,7 +189,7 @@ async fn settle(client: &mut Client) {
 }
 
 #[tokio::test]
-async fn whatever_is_asked_for_is_answered_and_quick_ones_follow() {
+async fn every_kind_of_request_is_answered_and_quick_ones_follow() {
     let site = Site::new().await;
     let mut client = site.guest().await;
     let mut requests = ASKED;
@@ -274,7 +274,7 @@ async fn what_is_asked_meanwhile_is_answered_afterwards() {
 }
 
 #[tokio::test]
-async fn what_looks_whole_is_whole() {
+async fn an_answer_that_is_cut_off_never_looks_whole() {
     let site = Site::new().await;
     let mut client = site.guest().await;
     client.send(&get("/cut")).await;
@@ -305,7 +305,7 @@ async fn an_answer_that_does_not_come_is_told_in_time() {
 }
 
 #[tokio::test]
-async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
+async fn a_client_that_ends_its_half_is_answered_and_let_go() {
     // There are so many that the ends of some are there before their requests are read.
     const CLIENTS: usize = 60;
     let site = Site::on(World::with_threads(1), RequestLimits::default()).await;
@@ -327,7 +327,7 @@ async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_while_it_waits_gives_its_place_back() {
+async fn a_client_that_leaves_while_it_waits_gives_its_place_back() {
     let site = Site::new().await;
     let mut client = site.guest().await;
     client.send(&get("/late")).await;
@@ -381,7 +381,7 @@ async fn answers_that_nobody_asked_for_reach_nobody() {
 }
 
 #[tokio::test]
-async fn whoever_reads_late_gets_all_of_it() {
+async fn a_client_that_reads_late_gets_all_of_it() {
     const ASKED_MAX: usize = 2_000;
     let site = Site::new().await;
     // What is sent finds little room.
@@ -450,7 +450,7 @@ async fn many_at_once_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn whoever_waits_when_the_router_leaves_is_answered_and_told() {
+async fn a_client_that_waits_when_the_router_leaves_is_answered_and_told() {
     let site = Site::on(World::with_threads(1), RequestLimits::default()).await;
     let (mut guest, mut idle) = (site.guest().await, site.guest().await);
     let mut other = site.guest().await;

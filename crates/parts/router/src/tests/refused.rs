@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use model::port::PortRecipe;
 use model::{PortId, ProcessType};
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -36,12 +36,12 @@ async fn is_reset(from: [u8; 4], port: u16, says: &[u8]) -> Result<usize> {
 }
 
 #[tokio::test]
-async fn what_has_no_room_or_a_bad_header_counts_as_refused() {
+async fn connections_without_room_or_with_a_bad_header_count_as_refused() {
     let config = RouterConfig {
         public: Some(([127, 0, 0, 1], 0).into()),
         secure: None,
         announced_by: Some("127.0.0.2".parse().unwrap()),
-        telling: Telling::Usual,
+        forwarded: ForwardedFields::Usual,
         threads: Some(1),
         queue: QueueLimits::default(),
         connections_max: CONNECTIONS_MAX,

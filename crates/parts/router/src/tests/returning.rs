@@ -43,7 +43,7 @@ async fn moody(fails: &Arc<AtomicBool>, asked: &Arc<AtomicUsize>) -> Backend {
 }
 
 #[tokio::test]
-async fn the_last_instance_is_asked_whatever_it_did_and_one_of_two_is_left_alone() {
+async fn the_last_instance_is_always_asked_and_one_of_two_is_left_alone() {
     let (fails, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
     let backend = moody(&fails, &asked).await;
     let world = World::new();
@@ -72,7 +72,7 @@ async fn the_last_instance_is_asked_whatever_it_did_and_one_of_two_is_left_alone
 }
 
 #[tokio::test]
-async fn who_comes_back_returns_by_and_by_and_serves_all_where_it_is_alone() {
+async fn an_instance_that_comes_back_returns_by_and_by_or_serves_all_alone() {
     let (fails, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let backend = moody(&fails, &asked).await;
     let world = World::new();
@@ -122,7 +122,7 @@ async fn a_new_instance_starts_slowly_beside_others_and_at_once_alone() {
 }
 
 #[tokio::test]
-async fn one_that_returns_takes_less_than_its_part() {
+async fn a_returning_instance_takes_less_than_its_part() {
     let (old, back) = (Backend::named("old").await, Backend::named("back").await);
     let world = World::new();
     world.set(|settings| settings.balance = "round-robin".into());
@@ -144,7 +144,7 @@ async fn one_that_returns_takes_less_than_its_part() {
 }
 
 #[tokio::test]
-async fn what_refuses_is_out_even_where_nobody_else_is_there() {
+async fn an_instance_that_refuses_is_out_even_where_it_is_alone() {
     let world = World::new();
     world.application(|_| (), Vec::new());
     let gone = Backend::named("gone").await;

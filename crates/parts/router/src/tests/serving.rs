@@ -94,7 +94,7 @@ async fn requests_wait_for_an_instance_and_a_refusal_goes_elsewhere() {
             client.reply().await
         }
     });
-    let suspect = model::key::Board::Suspect(super::world::instance(1), 1);
+    let suspect = model::key::BoardKey::Suspect(super::world::instance(1), 1);
     wait(|| world.records.has(&model::TypedKey::Board(suspect.clone()))).await;
     let back = Backend::named("back").await;
     world.claim(2, None, &[(1, Ready, back.port)]);

@@ -16,7 +16,7 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Slow requests after which their kind is known; from then on they end when they are told to.
 const KNOWN_AFTER: usize = 8;
 
-struct Place {
+struct SlowFixture {
     world: World,
     _backend: Backend,
     /// The number of slow requests that came to an instance.
@@ -24,11 +24,11 @@ struct Place {
     gate: Arc<Semaphore>,
 }
 
-async fn place(instances: u32, concurrency: Option<u32>) -> Place {
+async fn place(instances: u32, concurrency: Option<u32>) -> SlowFixture {
     place_with(instances, concurrency, QueueLimits::default()).await
 }
 
-async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits) -> Place {
+async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits) -> SlowFixture {
     let (came, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (counted, held) = (came.clone(), gate.clone());
     let backend = Backend::start(move |mut client: Client| {
@@ -58,10 +58,10 @@ async fn place_with(instances: u32, concurrency: Option<u32>, queue: QueueLimits
     let shared = world.router.shared.clone();
     let count = || shared.table.load().by_host(b"shop.localhost").unwrap().endpoints.len();
     wait(|| count() == instances as usize).await;
-    Place { world, _backend: backend, came, gate }
+    SlowFixture { world, _backend: backend, came, gate }
 }
 
-impl Place {
+impl SlowFixture {
     async fn ask(&self, count: u32) -> Vec<Client> {
         let mut clients = Vec::new();
         for number in 0..count {
@@ -133,7 +133,7 @@ async fn serial_instances_keep_an_eighth_of_their_places_for_quick_requests() {
 }
 
 #[tokio::test]
-async fn so_do_those_that_take_a_few_at_a_time() {
+async fn instances_that_take_a_few_at_a_time_keep_an_eighth_for_quick_requests() {
     keep_an_eighth_for_quick_ones_until_they_are_due(2, 4).await;
 }
 
@@ -148,7 +148,7 @@ async fn nobody_waits_in_vain_beside_a_place_that_is_kept() {
 }
 
 #[tokio::test]
-async fn few_places_are_kept_for_nobody() {
+async fn fewer_than_eight_places_keep_none_for_quick_requests() {
     let place = place(7, Some(1)).await;
     place.learnt().await;
     let clients = place.ask(7).await;
@@ -157,7 +157,7 @@ async fn few_places_are_kept_for_nobody() {
 }
 
 #[tokio::test]
-async fn nor_where_an_instance_takes_any_number() {
+async fn instances_that_take_any_number_keep_no_place_for_quick_requests() {
     let place = place(8, None).await;
     place.learnt().await;
     let clients = place.ask(20).await;

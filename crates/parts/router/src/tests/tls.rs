@@ -60,7 +60,7 @@ pub async fn connect(
     TlsConnector::from(config.clone()).connect(name, tcp).await
 }
 
-struct Place {
+struct TlsFixture {
     world: World,
     files: CertificateFiles,
     _directory: tempfile::TempDir,
@@ -68,7 +68,7 @@ struct Place {
 }
 
 /// Starts an application that answers with the request that it got.
-async fn place() -> Place {
+async fn place() -> TlsFixture {
     let directory = tempfile::tempdir().unwrap();
     let files = certificate(directory.path(), "shop", &["shop.localhost"]);
     let other = certificate(directory.path(), "other", &["other.localhost"]);
@@ -77,7 +77,7 @@ async fn place() -> Place {
     world.application(|_| (), Vec::new());
     world.claim(1, None, &[(1, Ready, backend.port)]);
     world.routed().await;
-    Place { world, files, _directory: directory, _backend: backend }
+    TlsFixture { world, files, _directory: directory, _backend: backend }
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>, path: &str) -> String {
@@ -146,7 +146,7 @@ async fn plain_http_is_told_and_nonsense_is_not_answered() {
 
 /// One thread serves all, so that they are counted together.
 #[tokio::test]
-async fn who_has_too_many_connections_is_turned_away_and_counted() {
+async fn a_client_with_too_many_connections_is_turned_away_and_counted() {
     const CONNECTIONS_MAX: usize = 8;
     let directory = tempfile::tempdir().unwrap();
     let files = certificate(directory.path(), "shop", &["shop.localhost"]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use model::application::Settings;
-use model::key::Board;
+use model::key::BoardKey;
 use model::port::PortRecipe;
 use model::release::{ProcessRecipe, StaticMount};
 use model::request::RequestLimits;
@@ -20,14 +20,14 @@ use model::{
     Prefix, ProcessSpec, ProcessType, Recipe, Release, ReleaseId, Rollout, Timestamp, TypedKey,
     record,
 };
-use router_core::http::request::Telling;
+use router_core::http::request::ForwardedFields;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use crate::queue::QueueLimits;
-use crate::records::{Change, Records};
+use crate::records::{RecordChange, Records};
 use crate::tls::Tls;
 use crate::{CONNECTIONS_MAX, RouterConfig, RouterHandle, Secure, start};
 use metrics::Metrics;
@@ -37,7 +37,7 @@ use runtime::faults::Faults;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-type Followers = Vec<(Vec<Prefix>, mpsc::Sender<Change>)>;
+type Followers = Vec<(Vec<Prefix>, mpsc::Sender<RecordChange>)>;
 
 /// Records in memory, all of which are told as they change.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl MemoryRecords {
         }
         for (prefixes, follower) in self.followers.lock().unwrap().iter() {
             if prefixes.iter().any(|prefix| prefix.matches(key)) {
-                follower.try_send(Change::One(key.clone(), record.clone())).ok();
+                follower.try_send(RecordChange::One(key.clone(), record.clone())).ok();
             }
         }
     }
@@ -74,10 +74,10 @@ impl Records for MemoryRecords {
     async fn follow(
         &self,
         prefixes: Vec<Prefix>,
-        changes: mpsc::Sender<Change>,
+        changes: mpsc::Sender<RecordChange>,
     ) -> anyhow::Result<()> {
         self.followers.lock().unwrap().push((prefixes, changes.clone()));
-        changes.send(Change::ReadAgain).await?;
+        changes.send(RecordChange::ReadAgain).await?;
         changes.closed().await;
         Ok(())
     }
@@ -88,12 +88,12 @@ impl Records for MemoryRecords {
         Ok(found.map(|(key, record)| (key.clone(), record.clone())).collect())
     }
 
-    async fn note(&self, board: Board, text: &'static str) -> anyhow::Result<()> {
+    async fn note(&self, board: BoardKey, text: &'static str) -> anyhow::Result<()> {
         self.change(&TypedKey::Board(board).key(), Some(Bytes::from_static(text.as_bytes())));
         Ok(())
     }
 
-    async fn forget(&self, board: Board) -> anyhow::Result<()> {
+    async fn forget(&self, board: BoardKey) -> anyhow::Result<()> {
         self.change(&TypedKey::Board(board).key(), None);
         Ok(())
     }
@@ -158,7 +158,7 @@ impl World {
             public,
             secure: None,
             announced_by: None,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
             threads,
             queue,
             connections_max,
@@ -178,7 +178,7 @@ impl World {
             public: Some(any),
             secure: Some(Secure { address: any, tls }),
             announced_by: None,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
             threads: Some(threads),
             queue: QueueLimits::default(),
             connections_max,
@@ -323,7 +323,7 @@ impl World {
 
     /// Returns whether the router says that nothing is in flight there.
     pub fn is_drained(&self, slot: u32, generation: u64) -> bool {
-        self.records.has(&TypedKey::Board(Board::Drained(instance(slot), generation)))
+        self.records.has(&TypedKey::Board(BoardKey::Drained(instance(slot), generation)))
     }
 
     pub async fn connect(&self) -> Client {

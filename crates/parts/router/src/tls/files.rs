@@ -95,16 +95,16 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The state of files when somebody looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen(Vec<Option<(SystemTime, u64, u64)>>);
+pub(super) struct FileStates(Vec<Option<(SystemTime, u64, u64)>>);
 
-impl Seen {
-    pub fn of(files: &[CertificateFiles]) -> Seen {
+impl FileStates {
+    pub fn of(files: &[CertificateFiles]) -> FileStates {
         use std::os::unix::fs::MetadataExt;
         let look = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
             Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
         };
-        Seen(files.iter().flat_map(|one| [look(&one.chain), look(&one.key)]).collect())
+        FileStates(files.iter().flat_map(|one| [look(&one.chain), look(&one.key)]).collect())
     }
 }
 

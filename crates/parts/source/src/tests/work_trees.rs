@@ -162,7 +162,7 @@ fn submodules_come_along_where_they_are_here() {
 }
 
 #[test]
-fn what_stays_at_home_is_named() {
+fn files_that_are_left_out_are_named() {
     let (_directory, web) = monorepo();
     let root = web.join("../..");
     write(&root, ".gitattributes", "/apps/web/tests export-ignore\n*.draft export-ignore\n");

@@ -11,7 +11,7 @@ use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use store::SharedStore;
 use store::options::{OpenError, Options, VALUE_AGE_MIN};
-use store_contract::Site;
+use store_contract::StoreSite;
 
 pub fn address(server: &EtcdServer, root: &str) -> Address {
     Address { endpoints: vec![format!("127.0.0.1:{}", server.port())], root: root.into() }
@@ -46,7 +46,7 @@ impl EtcdSite {
     }
 }
 
-impl Site for EtcdSite {
+impl StoreSite for EtcdSite {
     async fn open(&self) -> SharedStore {
         self.try_open("test", "n1").await.unwrap()
     }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use model::NodeId;
 use tokio::time::sleep;
 
-use super::frame::{Kind, Request, Wanted, decode_hashes};
-use super::links::{Asking, Links, answer, ask};
+use super::frame::{BulkFrameKind, BulkRequest, WantedGroups, decode_hashes};
+use super::links::{AskingStream, BulkLinks, answer, ask};
 use super::partial::Partial;
-use super::{BUFFER_BYTES, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, StatedHash, ValueName};
 use crate::values::ValueFiles;
 use runtime::task::spawn_blocking;
 
@@ -28,10 +28,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// are any `claims`, one of them has to be true.
 pub async fn fetch(
     values: &Arc<ValueFiles>,
-    links: &Links,
+    links: &BulkLinks,
     value: ValueName,
     holders: &[NodeId],
-    claims: Vec<Claim>,
+    claims: Vec<StatedHash>,
     progress: &(dyn Fn(u64) + Send + Sync),
 ) -> Result<(), BulkError> {
     let mut holders: VecDeque<NodeId> = holders.iter().cloned().collect();
@@ -67,7 +67,7 @@ pub async fn fetch(
     Err(last)
 }
 
-async fn finish(slot: Option<Partial>, claims: Vec<Claim>) -> Result<(), BulkError> {
+async fn finish(slot: Option<Partial>, claims: Vec<StatedHash>) -> Result<(), BulkError> {
     let Some(partial) = slot else { return Err(lost()) };
     let finish = move || {
         if let Some(false_claim) = claims.first() {
@@ -104,7 +104,7 @@ async fn on_disk<T: Send + 'static>(
 
 async fn attempt(
     values: &Arc<ValueFiles>,
-    links: &Links,
+    links: &BulkLinks,
     value: ValueName,
     peer: &NodeId,
     slot: &mut Option<Partial>,
@@ -123,29 +123,29 @@ async fn attempt(
 
 /// Transfers everything that is missing, over one stream.
 async fn transfer(
-    link: &mut Asking,
+    link: &mut AskingStream,
     value: ValueName,
     slot: &mut Option<Partial>,
     progress: &(dyn Fn(u64) + Send + Sync),
 ) -> Result<(), BulkError> {
     if !slot.as_ref().is_some_and(Partial::knows_spans) {
-        ask(link, &Request::Spans(value)).await?;
-        let spans = hashes(link, Kind::Spans).await?;
+        ask(link, &BulkRequest::Spans(value)).await?;
+        let spans = hashes(link, BulkFrameKind::Spans).await?;
         let accept = |partial: &mut Partial| partial.accept_spans(spans).map(|()| partial.bytes());
         progress(on_disk(slot, accept).await?);
     }
     let mut next = slot.as_ref().map_or(0, Partial::resume_at);
-    let mut asked: VecDeque<Wanted> = VecDeque::new();
+    let mut asked: VecDeque<WantedGroups> = VecDeque::new();
     loop {
         while asked.len() < SPANS_AHEAD
             && let Some(wanted) = slot.as_ref().and_then(|partial| partial.wanted_after(next))
         {
-            ask(link, &Request::Groups(wanted)).await?;
+            ask(link, &BulkRequest::Groups(wanted)).await?;
             next = wanted.span * SPAN_GROUPS as u64 + wanted.until as u64;
             asked.push_back(wanted);
         }
-        let Some(Wanted { span, from, until, .. }) = asked.pop_front() else { return Ok(()) };
-        let page = hashes(link, Kind::Page).await?;
+        let Some(WantedGroups { span, from, until, .. }) = asked.pop_front() else { return Ok(()) };
+        let page = hashes(link, BulkFrameKind::Page).await?;
         on_disk(slot, move |partial| partial.accept_page(span, page)).await?;
         let mut missing = until - from;
         while missing > 0 {
@@ -165,7 +165,7 @@ async fn transfer(
 
 /// Receives the next groups, whole ones only: those that came before a cut are kept.
 async fn receive_groups(
-    link: &mut Asking,
+    link: &mut AskingStream,
     slot: &Option<Partial>,
     count: usize,
 ) -> (Vec<u8>, Result<(), BulkError>) {
@@ -173,7 +173,7 @@ async fn receive_groups(
     for ahead in 0..count as u64 {
         let whole = groups.len();
         let due = slot.as_ref().map_or(0, |partial| partial.next_bytes(ahead));
-        let received = match answer(link, Kind::Group, &mut groups).await {
+        let received = match answer(link, BulkFrameKind::Group, &mut groups).await {
             Ok(length) if length == due => continue,
             Ok(_) => Err(BulkError::False("a group of another length")),
             Err(error) => Err(error),
@@ -184,7 +184,7 @@ async fn receive_groups(
     (groups, Ok(()))
 }
 
-async fn hashes(link: &mut Asking, kind: Kind) -> Result<Vec<[u8; 32]>, BulkError> {
+async fn hashes(link: &mut AskingStream, kind: BulkFrameKind) -> Result<Vec<[u8; 32]>, BulkError> {
     let mut body = Vec::new();
     answer(link, kind, &mut body).await?;
     decode_hashes(&body).ok_or(BulkError::False("hashes that are not whole"))

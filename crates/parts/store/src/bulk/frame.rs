@@ -18,7 +18,7 @@ const BODY_MAX: usize = {
 const REASON_BYTES_MAX: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BulkFrameKind {
     AskHeld = 1,
     AskSpans = 2,
     AskGroups = 3,
@@ -34,24 +34,24 @@ pub enum Kind {
     Unable = 23,
 }
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
-        use Kind::*;
+impl BulkFrameKind {
+    fn of(byte: u8) -> Option<BulkFrameKind> {
+        use BulkFrameKind::*;
         let all = [AskHeld, AskSpans, AskGroups, Held, Spans, Page, Group, Wait, Lacks, Unable];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum BulkRequest {
     Held(Vec<[u8; 32]>),
     Spans(ValueName),
-    Groups(Wanted),
+    Groups(WantedGroups),
 }
 
 /// The groups of one span to send, from `from` and before `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedGroups {
     pub value: ValueName,
     pub span: u64,
     pub from: usize,
@@ -73,7 +73,7 @@ impl<S: Stream> Framed<S> {
     pub async fn receive(
         &mut self,
         into: &mut Vec<u8>,
-    ) -> Result<Option<(Kind, usize)>, BulkError> {
+    ) -> Result<Option<(BulkFrameKind, usize)>, BulkError> {
         if tokio::io::AsyncBufReadExt::fill_buf(&mut self.stream).await?.is_empty() {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl<S: Stream> Framed<S> {
         let Some(length) = length.checked_sub(1).filter(|length| *length <= BODY_MAX) else {
             return Err(BulkError::False("a frame of an impossible length"));
         };
-        let kind = Kind::of(self.stream.read_u8().await?);
+        let kind = BulkFrameKind::of(self.stream.read_u8().await?);
         let kind = kind.ok_or(BulkError::False("a frame of an unknown kind"))?;
         let start = into.len();
         into.resize(start + length, 0);
@@ -90,7 +90,7 @@ impl<S: Stream> Framed<S> {
     }
 
     /// Writes a frame, which may stay in the stream's own buffer until `flush`.
-    pub async fn send(&mut self, kind: Kind, body: &[u8]) -> io::Result<()> {
+    pub async fn send(&mut self, kind: BulkFrameKind, body: &[u8]) -> io::Result<()> {
         self.body.clear();
         self.body.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
         self.body.push(kind as u8);
@@ -102,23 +102,23 @@ impl<S: Stream> Framed<S> {
         self.stream.flush().await
     }
 
-    pub async fn ask(&mut self, request: &Request) -> io::Result<()> {
+    pub async fn ask(&mut self, request: &BulkRequest) -> io::Result<()> {
         let mut body = Vec::new();
         let kind = match request {
-            Request::Held(hashes) => {
+            BulkRequest::Held(hashes) => {
                 hashes.iter().for_each(|hash| body.extend_from_slice(hash));
-                Kind::AskHeld
+                BulkFrameKind::AskHeld
             }
-            Request::Spans(value) => {
+            BulkRequest::Spans(value) => {
                 put_name(&mut body, value);
-                Kind::AskSpans
+                BulkFrameKind::AskSpans
             }
-            Request::Groups(Wanted { value, span, from, until }) => {
+            BulkRequest::Groups(WantedGroups { value, span, from, until }) => {
                 put_name(&mut body, value);
                 body.extend_from_slice(&span.to_le_bytes());
                 body.extend_from_slice(&(*from as u32).to_le_bytes());
                 body.extend_from_slice(&(*until as u32).to_le_bytes());
-                Kind::AskGroups
+                BulkFrameKind::AskGroups
             }
         };
         self.send(kind, &body).await?;
@@ -133,26 +133,28 @@ fn put_name(body: &mut Vec<u8>, value: &ValueName) {
 
 const MALFORMED: BulkError = BulkError::False("a malformed request");
 
-impl Request {
-    pub fn decode(kind: Kind, body: &[u8]) -> Result<Request, BulkError> {
+impl BulkRequest {
+    pub fn decode(kind: BulkFrameKind, body: &[u8]) -> Result<BulkRequest, BulkError> {
         match kind {
-            Kind::AskHeld => {
+            BulkFrameKind::AskHeld => {
                 let hashes = decode_hashes(body)
                     .filter(|hashes| (1..=ASKED_MAX).contains(&hashes.len()))
                     .ok_or(MALFORMED)?;
-                Ok(Request::Held(hashes))
+                Ok(BulkRequest::Held(hashes))
             }
-            Kind::AskSpans => match take_name(body) {
-                Some((value, [])) => Ok(Request::Spans(value)),
+            BulkFrameKind::AskSpans => match take_name(body) {
+                Some((value, [])) => Ok(BulkRequest::Spans(value)),
                 _ => Err(MALFORMED),
             },
-            Kind::AskGroups => decode_wanted(body).map(Request::Groups).ok_or(MALFORMED),
+            BulkFrameKind::AskGroups => {
+                decode_wanted(body).map(BulkRequest::Groups).ok_or(MALFORMED)
+            }
             _ => Err(BulkError::False("an answer where a request is due")),
         }
     }
 }
 
-fn decode_wanted(body: &[u8]) -> Option<Wanted> {
+fn decode_wanted(body: &[u8]) -> Option<WantedGroups> {
     let (value, rest) = take_name(body)?;
     let (span, rest) = rest.split_first_chunk::<8>()?;
     let (from, rest) = rest.split_first_chunk::<4>()?;
@@ -160,7 +162,7 @@ fn decode_wanted(body: &[u8]) -> Option<Wanted> {
     let from = u32::from_le_bytes(*from) as usize;
     let until = u32::from_le_bytes(until) as usize;
     let sound = from < until && until <= SPAN_GROUPS;
-    sound.then_some(Wanted { value, span: u64::from_le_bytes(*span), from, until })
+    sound.then_some(WantedGroups { value, span: u64::from_le_bytes(*span), from, until })
 }
 
 fn take_name(body: &[u8]) -> Option<(ValueName, &[u8])> {

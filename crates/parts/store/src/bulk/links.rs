@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::NodeId;
 use tokio::time::{Instant, timeout};
 
-use super::frame::{Framed, Kind, Request, decode_bits, reason};
+use super::frame::{BulkFrameKind, BulkRequest, Framed, decode_bits, reason};
 use super::{ASKED_MAX, BulkError, BulkPeers, STALL_MAX};
 use runtime::members::BoxedStream;
 
@@ -21,20 +21,20 @@ const IDLE_PER_PEER_MAX: usize = 4;
 /// 4 GiB on a slow disk.
 const WAITS_MAX: usize = 120;
 
-pub struct Links {
+pub struct BulkLinks {
     pub peers: Arc<dyn BulkPeers>,
-    idle: Mutex<BTreeMap<NodeId, Vec<(Instant, Asking)>>>,
+    idle: Mutex<BTreeMap<NodeId, Vec<(Instant, AskingStream)>>>,
 }
 
 /// The asking end of a stream.
-pub type Asking = Framed<BoxedStream>;
+pub type AskingStream = Framed<BoxedStream>;
 
-impl Links {
-    pub fn new(peers: Arc<dyn BulkPeers>) -> Links {
-        Links { peers, idle: Mutex::default() }
+impl BulkLinks {
+    pub fn new(peers: Arc<dyn BulkPeers>) -> BulkLinks {
+        BulkLinks { peers, idle: Mutex::default() }
     }
 
-    pub async fn to(&self, peer: &NodeId) -> Result<Asking, BulkError> {
+    pub async fn to(&self, peer: &NodeId) -> Result<AskingStream, BulkError> {
         if let Some(link) = self.take_idle(peer) {
             return Ok(link);
         }
@@ -42,7 +42,7 @@ impl Links {
         Ok(Framed::new(connected.map_err(|_| BulkError::Stalled)??))
     }
 
-    fn take_idle(&self, peer: &NodeId) -> Option<Asking> {
+    fn take_idle(&self, peer: &NodeId) -> Option<AskingStream> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|_, links| {
             links.retain(|(since, _)| since.elapsed() < IDLE_MAX);
@@ -52,7 +52,7 @@ impl Links {
     }
 
     /// Keeps a stream for the next request; every request on it must have got its whole answer.
-    pub fn put_back(&self, peer: &NodeId, link: Asking) {
+    pub fn put_back(&self, peer: &NodeId, link: AskingStream) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let links = idle.entry(peer.clone()).or_default();
         if links.len() < IDLE_PER_PEER_MAX {
@@ -79,28 +79,32 @@ impl Links {
     }
 }
 
-async fn ask_held(link: &mut Asking, hashes: &[[u8; 32]]) -> Result<Vec<bool>, BulkError> {
-    ask(link, &Request::Held(hashes.to_vec())).await?;
+async fn ask_held(link: &mut AskingStream, hashes: &[[u8; 32]]) -> Result<Vec<bool>, BulkError> {
+    ask(link, &BulkRequest::Held(hashes.to_vec())).await?;
     let mut body = Vec::new();
-    answer(link, Kind::Held, &mut body).await?;
+    answer(link, BulkFrameKind::Held, &mut body).await?;
     decode_bits(&body, hashes.len()).ok_or(BulkError::False("an answer of another length"))
 }
 
-pub async fn ask(link: &mut Asking, request: &Request) -> Result<(), BulkError> {
+pub async fn ask(link: &mut AskingStream, request: &BulkRequest) -> Result<(), BulkError> {
     Ok(timeout(STALL_MAX, link.ask(request)).await.map_err(|_| BulkError::Stalled)??)
 }
 
 /// Receives the answer that is due: appends its body and returns the length.
-pub async fn answer(link: &mut Asking, due: Kind, into: &mut Vec<u8>) -> Result<usize, BulkError> {
+pub async fn answer(
+    link: &mut AskingStream,
+    due: BulkFrameKind,
+    into: &mut Vec<u8>,
+) -> Result<usize, BulkError> {
     for _ in 0..WAITS_MAX {
         let start = into.len();
         let received = timeout(STALL_MAX, link.receive(into)).await;
         let ended = || BulkError::Cut(std::io::ErrorKind::UnexpectedEof.into());
         let (kind, length) = received.map_err(|_| BulkError::Stalled)??.ok_or_else(ended)?;
         match kind {
-            Kind::Wait => into.truncate(start),
-            Kind::Lacks => return Err(BulkError::Lacks),
-            Kind::Unable => return Err(BulkError::Unable(reason(&into[start..]))),
+            BulkFrameKind::Wait => into.truncate(start),
+            BulkFrameKind::Lacks => return Err(BulkError::Lacks),
+            BulkFrameKind::Unable => return Err(BulkError::Unable(reason(&into[start..]))),
             kind if kind == due => return Ok(length),
             _ => return Err(BulkError::False("an answer to something else")),
         }

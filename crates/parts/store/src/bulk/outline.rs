@@ -51,7 +51,7 @@ impl Shape {
 
     /// Returns whether these are the hashes of the spans of the value with this hash.
     pub fn proves_spans(&self, hash: &[u8; 32], spans: &[Cv]) -> bool {
-        spans.len() as u64 == self.spans() && fold(spans, Place::Root) == *hash
+        spans.len() as u64 == self.spans() && fold(spans, TreeNode::Root) == *hash
     }
 
     /// Returns whether these are the hashes of the groups of that span.
@@ -59,29 +59,29 @@ impl Shape {
         page.len() == self.groups_in(span) && fold(page, self.place_of_spans()) == *hash
     }
 
-    fn place_of_spans(&self) -> Place {
-        if self.spans() == 1 { Place::Root } else { Place::Inner }
+    fn place_of_spans(&self) -> TreeNode {
+        if self.spans() == 1 { TreeNode::Root } else { TreeNode::Inner }
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum TreeNode {
     Root,
     Inner,
 }
 
 /// Returns the hash over neighbours of equal weight, of which only the last may be lighter. As in
 /// BLAKE3, the left side is the largest power of two that leaves something to the right.
-fn fold(hashes: &[Cv], place: Place) -> Cv {
+fn fold(hashes: &[Cv], place: TreeNode) -> Cv {
     match hashes {
         [] => Cv::default(),
         [alone] => *alone,
         _ => {
             let (left, right) = hashes.split_at(1 << (hashes.len() - 1).ilog2());
-            let (left, right) = (fold(left, Place::Inner), fold(right, Place::Inner));
+            let (left, right) = (fold(left, TreeNode::Inner), fold(right, TreeNode::Inner));
             match place {
-                Place::Root => *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes(),
-                Place::Inner => merge_subtrees_non_root(&left, &right, Mode::Hash),
+                TreeNode::Root => *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes(),
+                TreeNode::Inner => merge_subtrees_non_root(&left, &right, Mode::Hash),
             }
         }
     }
@@ -95,7 +95,7 @@ pub struct Outline {
 
 impl Outline {
     pub fn hash(&self) -> [u8; 32] {
-        fold(&self.spans(), Place::Root)
+        fold(&self.spans(), TreeNode::Root)
     }
 
     pub fn spans(&self) -> Vec<Cv> {
@@ -296,7 +296,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
         #[test]
-        fn however_the_bytes_come(size in 0usize..200_000, step in 1usize..70_000) {
+        fn the_tree_is_the_same_however_the_bytes_come(size in 0usize..200_000, step in 1usize..70_000) {
             check(size, step);
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sha1::{Digest, Sha1};
 
-use super::frame::Wanted;
+use super::frame::WantedGroups;
 use super::outline::Shape;
 use super::{BulkError, Cv, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::values::{SYNC_BYTES, ValueFiles};
@@ -97,13 +97,13 @@ impl Partial {
     }
 
     /// Returns the groups to ask for after `asked` groups, one span at a time.
-    pub fn wanted_after(&self, asked: u64) -> Option<Wanted> {
+    pub fn wanted_after(&self, asked: u64) -> Option<WantedGroups> {
         if asked >= self.shape.groups() {
             return None;
         }
         let span = asked / SPAN_GROUPS as u64;
         let from = (asked % SPAN_GROUPS as u64) as usize;
-        Some(Wanted { value: self.value, span, from, until: self.shape.groups_in(span) })
+        Some(WantedGroups { value: self.value, span, from, until: self.shape.groups_in(span) })
     }
 
     /// Returns the first group to ask for: those that were left need not come again if the page,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use tokio::sync::watch;
 
-use super::desk::{Desk, Progress, next, unreadable};
+use super::fetch_board::{FetchBoard, FetchProgress, next, unreadable};
 use super::{BUFFER_BYTES, ValueName};
 use crate::StoreError;
 use crate::values::{blocking, suspect};
@@ -23,7 +23,7 @@ pub struct ValueReader {
     /// The number of bytes that can be read so far.
     proven: u64,
     /// The progress of fetching; `None` for a value that is whole.
-    progress: Option<watch::Receiver<Progress>>,
+    progress: Option<watch::Receiver<FetchProgress>>,
     /// The check of a whole file; what comes from another node is proven as it arrives.
     check: Option<Check>,
 }
@@ -43,17 +43,22 @@ impl ValueReader {
 
     /// Opens a value that is still arriving. Waits until the first bytes are here, so that a value
     /// that cannot be had is an error before an answer has begun.
-    pub(super) async fn of_coming(desk: &Desk, value: ValueName) -> Result<Self, StoreError> {
-        if let Some(file) = open(desk, value, Desired::Whole).await? {
-            return Ok(ValueReader::of_file(file, value, desk.values.path(&value.hash)));
+    pub(super) async fn of_coming(
+        fetch_board: &FetchBoard,
+        value: ValueName,
+    ) -> Result<Self, StoreError> {
+        if let Some(file) = open(fetch_board, value, Desired::Whole).await? {
+            return Ok(ValueReader::of_file(file, value, fetch_board.values.path(&value.hash)));
         }
-        let mut progress = desk.ask(value)?;
+        let mut progress = fetch_board.ask(value)?;
         loop {
             let now = progress.borrow_and_update().clone();
             let (file, proven) = match now {
-                Progress::Whole => (open(desk, value, Desired::Whole).await?, value.size),
-                Progress::Proven(bytes) if bytes > 0 => {
-                    (open(desk, value, Desired::Part).await?, bytes)
+                FetchProgress::Whole => {
+                    (open(fetch_board, value, Desired::Whole).await?, value.size)
+                }
+                FetchProgress::Proven(bytes) if bytes > 0 => {
+                    (open(fetch_board, value, Desired::Part).await?, bytes)
                 }
                 _ => {
                     next(&mut progress, &value).await?;
@@ -83,9 +88,9 @@ impl ValueReader {
                 return Err(unreadable(&self.value, io::ErrorKind::UnexpectedEof.into()));
             };
             match next(progress, &self.value).await? {
-                Progress::Whole => self.proven = self.value.size,
-                Progress::Proven(bytes) => self.proven = bytes,
-                Progress::Waiting | Progress::Failed(_) => {}
+                FetchProgress::Whole => self.proven = self.value.size,
+                FetchProgress::Proven(bytes) => self.proven = bytes,
+                FetchProgress::Waiting | FetchProgress::Failed(_) => {}
             }
         }
         let (file, at, value) = (self.file.clone(), self.at, self.value);
@@ -134,8 +139,12 @@ enum Desired {
     Part,
 }
 
-async fn open(desk: &Desk, value: ValueName, desired: Desired) -> Result<Option<File>, StoreError> {
-    let values = desk.values.clone();
+async fn open(
+    fetch_board: &FetchBoard,
+    value: ValueName,
+    desired: Desired,
+) -> Result<Option<File>, StoreError> {
+    let values = fetch_board.values.clone();
     let open = move || {
         let part = match desired {
             Desired::Whole => None,
@@ -147,7 +156,7 @@ async fn open(desk: &Desk, value: ValueName, desired: Desired) -> Result<Option<
     blocking(move || open().map_err(|source| unreadable(&value, source))).await
 }
 
-impl Desk {
+impl FetchBoard {
     /// Opens a value that is not known to be here.
     pub async fn read(&self, value: ValueName) -> Result<ValueReader, StoreError> {
         ValueReader::of_coming(self, value).await

@@ -10,10 +10,10 @@ use model::NodeId;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use super::desk::{Desk, Progress};
 use super::fetch::fetch;
-use super::links::Links;
-use super::{ASKED_MAX, BulkError, Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use super::fetch_board::{FetchBoard, FetchProgress};
+use super::links::BulkLinks;
+use super::{ASKED_MAX, BulkError, GROUP_BYTES, SPAN_GROUPS, StatedHash, ValueName};
 use runtime::task::spawn_blocking;
 
 /// The number of values fetched at a time that nobody reads yet.
@@ -36,14 +36,14 @@ const PUT_OFF_MAX: usize = 65_536;
 /// The time after which the schedule looks without news; it bounds what lost news cost.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The store, as far as the schedule sees it.
-pub trait Wants: Send + Sync + 'static {
+/// The values that the store lacks, as the schedule asks for them.
+pub trait MissingValues: Send + Sync + 'static {
     /// Returns values that are not here and that the winning commits refer to, newest first, at
     /// most `max`. It looks at all of them, so it is called once for many.
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName>;
     fn is_missing(&self, value: &ValueName) -> bool;
     /// Returns what the commits of a value say of it.
-    fn claims(&self, value: &ValueName) -> Vec<Claim>;
+    fn claims(&self, value: &ValueName) -> Vec<StatedHash>;
     /// Tells the store that these values are here now and durable.
     fn arrived(&self, values: &[ValueName]);
 }
@@ -54,15 +54,15 @@ struct PutOff {
 }
 
 pub struct Schedule {
-    desk: Weak<Desk>,
-    links: Arc<Links>,
-    wants: Arc<dyn Wants>,
+    fetch_board: Weak<FetchBoard>,
+    links: Arc<BulkLinks>,
+    wants: Arc<dyn MissingValues>,
     tasks: JoinSet<(ValueName, Result<(), BulkError>)>,
     running: BTreeMap<ValueName, AbortHandle>,
     put_off: BTreeMap<ValueName, PutOff>,
     /// The values for which no claim was true, with those claims; they are refused until another
     /// claim is made.
-    refused: BTreeMap<ValueName, Vec<Claim>>,
+    refused: BTreeMap<ValueName, Vec<StatedHash>>,
     /// The values to fetch next, newest first.
     line: VecDeque<ValueName>,
     /// The time at which the line is to be formed anew; `None` if it need not be.
@@ -75,9 +75,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    pub fn new(desk: Weak<Desk>, links: Arc<Links>, wants: Arc<dyn Wants>) -> Schedule {
+    pub fn new(
+        fetch_board: Weak<FetchBoard>,
+        links: Arc<BulkLinks>,
+        wants: Arc<dyn MissingValues>,
+    ) -> Schedule {
         Schedule {
-            desk,
+            fetch_board,
             links,
             wants,
             tasks: JoinSet::new(),
@@ -92,14 +96,16 @@ impl Schedule {
         }
     }
 
-    /// Runs until the desk is told to stop.
+    /// Runs until the fetch board is told to stop.
     pub async fn run(mut self) {
-        while let Some(desk) = self.desk.upgrade().filter(|desk| !desk.is_stopped()) {
+        while let Some(fetch_board) =
+            self.fetch_board.upgrade().filter(|fetch_board| !fetch_board.is_stopped())
+        {
             self.meet_peers();
-            self.give_up(&desk);
-            self.form_line(&desk);
-            let wait = self.start_some(&desk).await;
-            let changed = desk.changed.notified();
+            self.give_up(&fetch_board);
+            self.form_line(&fetch_board);
+            let wait = self.start_some(&fetch_board).await;
+            let changed = fetch_board.changed.notified();
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
                     let mut all = vec![ended];
@@ -107,7 +113,7 @@ impl Schedule {
                         all.push(ended);
                     }
                     let ended = all.into_iter().filter_map(Result::ok).collect();
-                    self.conclude(&desk, ended);
+                    self.conclude(&fetch_board, ended);
                 }
                 () = changed => self.form_line_soon(),
                 () = tokio::time::sleep(wait) => self.form_line_soon(),
@@ -120,7 +126,7 @@ impl Schedule {
         self.line_due.get_or_insert(Instant::now() + LINE_PAUSE);
     }
 
-    fn form_line(&mut self, desk: &Desk) {
+    fn form_line(&mut self, fetch_board: &FetchBoard) {
         let now = Instant::now();
         if self.line.is_empty() && self.line_due.is_none() && self.was_cut {
             self.line_due = Some(now);
@@ -138,7 +144,7 @@ impl Schedule {
         };
         self.line = self.wants.missing(ASKED_MAX, &skip).into();
         // Damaged values come after missing ones: their readers may still get them elsewhere.
-        let damaged = desk.values.damaged().unwrap_or_default();
+        let damaged = fetch_board.values.damaged().unwrap_or_default();
         let room = ASKED_MAX.saturating_sub(self.line.len());
         self.line.extend(damaged.into_iter().filter(|value| !skip(value)).take(room));
         self.was_cut = self.line.len() == ASKED_MAX;
@@ -159,11 +165,12 @@ impl Schedule {
     }
 
     /// Stops fetching values that no winning commit refers to any more and nobody reads.
-    fn give_up(&mut self, desk: &Desk) {
+    fn give_up(&mut self, fetch_board: &FetchBoard) {
         let wants = &self.wants;
         self.running.retain(|value, task| {
-            let goes_on =
-                desk.is_awaited(value) || wants.is_missing(value) || desk.values.is_damaged(value);
+            let goes_on = fetch_board.is_awaited(value)
+                || wants.is_missing(value)
+                || fetch_board.values.is_damaged(value);
             if !goes_on {
                 task.abort();
             }
@@ -172,15 +179,15 @@ impl Schedule {
     }
 
     /// Starts as many fetches as there are places for. Returns how long nothing more can be done.
-    async fn start_some(&mut self, desk: &Arc<Desk>) -> Duration {
+    async fn start_some(&mut self, fetch_board: &Arc<FetchBoard>) -> Duration {
         loop {
-            let chosen = self.choose(desk);
+            let chosen = self.choose(fetch_board);
             if chosen.is_empty() {
                 return self.next_look();
             }
             // Only peers that can be reached now are asked.
             self.meet_peers();
-            let chosen = self.take_present(desk, chosen).await;
+            let chosen = self.take_present(fetch_board, chosen).await;
             let unknown: Vec<ValueName> =
                 chosen.iter().filter(|v| !self.holders.contains_key(v)).copied().collect();
             if !unknown.is_empty() {
@@ -188,14 +195,14 @@ impl Schedule {
             }
             for value in chosen {
                 match self.holders.remove(&value) {
-                    Some(holders) if !holders.is_empty() => self.start(desk, value, holders),
+                    Some(holders) if !holders.is_empty() => self.start(fetch_board, value, holders),
                     _ => {
                         let why = match self.reachable.len() {
                             0 => "no other node can be reached".to_string(),
                             n => format!("none of the {n} nodes that can be reached has it"),
                         };
                         self.put_off(value);
-                        desk.report(&value, Progress::Failed(why));
+                        fetch_board.report(&value, FetchProgress::Failed(why));
                     }
                 }
             }
@@ -203,12 +210,12 @@ impl Schedule {
     }
 
     /// Chooses the values to start now: first those with readers, then the newest.
-    fn choose(&mut self, desk: &Desk) -> Vec<ValueName> {
-        let mut chosen: Vec<ValueName> = desk.awaited();
+    fn choose(&mut self, fetch_board: &FetchBoard) -> Vec<ValueName> {
+        let mut chosen: Vec<ValueName> = fetch_board.awaited();
         chosen.retain(|value| match self.refused.get(value).and_then(|claims| claims.first()) {
             Some(claim) => {
                 let why = BulkError::Claimed(claim.clone()).to_string();
-                desk.report(value, Progress::Failed(why));
+                fetch_board.report(value, FetchProgress::Failed(why));
                 false
             }
             None => true,
@@ -228,7 +235,7 @@ impl Schedule {
                 return true;
             }
             // The value may have been replaced since the line was formed.
-            if wants.is_missing(value) || desk.values.is_damaged(value) {
+            if wants.is_missing(value) || fetch_board.values.is_damaged(value) {
                 places -= 1;
                 large -= usize::from(is_large(value));
                 chosen.push(*value);
@@ -240,15 +247,19 @@ impl Schedule {
 
     /// Concludes values that have come another way, such as an upload of the same bytes, and
     /// returns the rest.
-    async fn take_present(&mut self, desk: &Desk, chosen: Vec<ValueName>) -> Vec<ValueName> {
-        let values = desk.values.clone();
+    async fn take_present(
+        &mut self,
+        fetch_board: &FetchBoard,
+        chosen: Vec<ValueName>,
+    ) -> Vec<ValueName> {
+        let values = fetch_board.values.clone();
         let names = chosen.clone();
         let look = move || names.iter().map(|v| values.holds(v).unwrap_or(false)).collect();
         let present: Vec<bool> = spawn_blocking(look).await.unwrap_or_default();
         let (here, away): (Vec<_>, Vec<_>) =
             chosen.into_iter().zip(present).partition(|(_, present)| *present);
         let here: Vec<ValueName> = here.into_iter().map(|(value, _)| value).collect();
-        self.conclude(desk, here.into_iter().map(|value| (value, Ok(()))).collect());
+        self.conclude(fetch_board, here.into_iter().map(|value| (value, Ok(()))).collect());
         away.into_iter().map(|(value, _)| value).collect()
     }
 
@@ -276,12 +287,13 @@ impl Schedule {
         }
     }
 
-    fn start(&mut self, desk: &Arc<Desk>, value: ValueName, holders: Vec<NodeId>) {
-        let (links, desk) = (self.links.clone(), desk.clone());
+    fn start(&mut self, fetch_board: &Arc<FetchBoard>, value: ValueName, holders: Vec<NodeId>) {
+        let (links, fetch_board) = (self.links.clone(), fetch_board.clone());
         let claims = self.wants.claims(&value);
         let work = async move {
-            let report = |proven| desk.report(&value, Progress::Proven(proven));
-            let fetched = fetch(&desk.values, &links, value, &holders, claims, &report).await;
+            let report = |proven| fetch_board.report(&value, FetchProgress::Proven(proven));
+            let fetched =
+                fetch(&fetch_board.values, &links, value, &holders, claims, &report).await;
             (value, fetched)
         };
         self.running.insert(value, self.tasks.spawn(work));
@@ -296,7 +308,11 @@ impl Schedule {
         self.put_off.insert(value, PutOff { until: Instant::now() + pause, pause });
     }
 
-    fn conclude(&mut self, desk: &Desk, ended: Vec<(ValueName, Result<(), BulkError>)>) {
+    fn conclude(
+        &mut self,
+        fetch_board: &FetchBoard,
+        ended: Vec<(ValueName, Result<(), BulkError>)>,
+    ) {
         let mut arrived = Vec::new();
         for (value, result) in ended {
             self.running.remove(&value);
@@ -312,12 +328,12 @@ impl Schedule {
                         self.refused.clear();
                     }
                     self.refused.insert(value, self.wants.claims(&value));
-                    desk.report(&value, Progress::Failed(error));
+                    fetch_board.report(&value, FetchProgress::Failed(error));
                 }
                 Err(error) => {
                     tracing::warn!(value = value.text(), size = value.size, %error, "bulk.put_off");
                     self.put_off(value);
-                    desk.report(&value, Progress::Failed(error.to_string()));
+                    fetch_board.report(&value, FetchProgress::Failed(error.to_string()));
                 }
             }
         }
@@ -326,7 +342,7 @@ impl Schedule {
         }
         for value in arrived {
             tracing::debug!(value = value.text(), size = value.size, "bulk.fetched");
-            desk.report(&value, Progress::Whole);
+            fetch_board.report(&value, FetchProgress::Whole);
         }
     }
 

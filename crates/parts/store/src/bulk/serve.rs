@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::frame::{Framed, Kind, Request, Wanted, encode_bits};
+use super::frame::{BulkFrameKind, BulkRequest, Framed, WantedGroups, encode_bits};
 use super::outline::Outline;
 use super::{BUFFER_BYTES, BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
 use crate::values::{ValueFiles, suspect};
@@ -28,7 +28,7 @@ const SEND_MAX: Duration = Duration::from_secs(60);
 /// The time between two `Wait` frames, well below what the asking side waits for.
 const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 
-pub struct Server {
+pub struct BulkServer {
     values: Arc<ValueFiles>,
     streams: Semaphore,
     hashing: Semaphore,
@@ -46,10 +46,10 @@ impl Unmet {
     }
 }
 
-impl Server {
-    pub fn new(values: Arc<ValueFiles>) -> Server {
+impl BulkServer {
+    pub fn new(values: Arc<ValueFiles>) -> BulkServer {
         let (streams, hashing) = (Semaphore::new(STREAMS_MAX), Semaphore::new(HASHING_MAX));
-        Server { values, streams, hashing }
+        BulkServer { values, streams, hashing }
     }
 
     /// Serves a stream until the peer closes it, is silent for too long or breaks the rules.
@@ -67,20 +67,20 @@ impl Server {
             let Some((kind, _)) = received.map_err(|_| BulkError::Stalled)?? else {
                 return Ok(());
             };
-            let request = Request::decode(kind, &body)?;
+            let request = BulkRequest::decode(kind, &body)?;
             match request {
-                Request::Held(hashes) => {
+                BulkRequest::Held(hashes) => {
                     let held = self.held(hashes).await?;
-                    send(&mut framed, Kind::Held, &encode_bits(&held)).await?;
+                    send(&mut framed, BulkFrameKind::Held, &encode_bits(&held)).await?;
                 }
-                Request::Spans(value) => match self.outline(&mut framed, value).await? {
+                BulkRequest::Spans(value) => match self.outline(&mut framed, value).await? {
                     Ok(outline) => {
                         let spans = outline.spans().concat();
-                        send(&mut framed, Kind::Spans, &spans).await?;
+                        send(&mut framed, BulkFrameKind::Spans, &spans).await?;
                     }
                     Err(unmet) => refuse(&mut framed, unmet).await?,
                 },
-                Request::Groups(wanted) => {
+                BulkRequest::Groups(wanted) => {
                     let answered = match self.outline(&mut framed, wanted.value).await? {
                         Ok(outline) => {
                             self.groups(&mut framed, wanted, &outline, &mut open).await?
@@ -117,7 +117,7 @@ impl Server {
             match timeout(WAIT_INTERVAL, &mut made).await {
                 Ok(made) => return Ok(made),
                 Err(_) => {
-                    send(framed, Kind::Wait, &[]).await?;
+                    send(framed, BulkFrameKind::Wait, &[]).await?;
                     timeout(SEND_MAX, framed.flush()).await.map_err(|_| BulkError::Stalled)??;
                 }
             }
@@ -151,11 +151,11 @@ impl Server {
     async fn groups(
         &self,
         framed: &mut Framed<impl Stream>,
-        wanted: Wanted,
+        wanted: WantedGroups,
         outline: &Outline,
         open: &mut Option<(ValueName, Arc<File>)>,
     ) -> Result<Result<(), Unmet>, BulkError> {
-        let Wanted { value, span, from, until } = wanted;
+        let WantedGroups { value, span, from, until } = wanted;
         let page = outline.page(span).filter(|page| until <= page.len());
         let page = page.ok_or(BulkError::False("a request beyond the value's end"))?;
         let file = match open {
@@ -165,7 +165,7 @@ impl Server {
                 Err(unmet) => return Ok(Err(unmet)),
             },
         };
-        send(framed, Kind::Page, &page.concat()).await?;
+        send(framed, BulkFrameKind::Page, &page.concat()).await?;
         let first = span * SPAN_GROUPS as u64;
         let end = (first + until as u64) * GROUP_BYTES as u64;
         let mut at = (first + from as u64) * GROUP_BYTES as u64;
@@ -193,7 +193,7 @@ impl Server {
             // come.
             buffer = spawn_blocking(read).await.map_err(io::Error::other)??;
             for group in buffer.chunks(GROUP_BYTES) {
-                send(framed, Kind::Group, group).await?;
+                send(framed, BulkFrameKind::Group, group).await?;
             }
             at += count as u64;
         }
@@ -208,13 +208,17 @@ impl Server {
     }
 }
 
-async fn send(framed: &mut Framed<impl Stream>, kind: Kind, body: &[u8]) -> Result<(), BulkError> {
+async fn send(
+    framed: &mut Framed<impl Stream>,
+    kind: BulkFrameKind,
+    body: &[u8],
+) -> Result<(), BulkError> {
     Ok(timeout(SEND_MAX, framed.send(kind, body)).await.map_err(|_| BulkError::Stalled)??)
 }
 
 async fn refuse(framed: &mut Framed<impl Stream>, unmet: Unmet) -> Result<(), BulkError> {
     match unmet {
-        Unmet::Lacks => send(framed, Kind::Lacks, &[]).await,
-        Unmet::Unable(why) => send(framed, Kind::Unable, why.as_bytes()).await,
+        Unmet::Lacks => send(framed, BulkFrameKind::Lacks, &[]).await,
+        Unmet::Unable(why) => send(framed, BulkFrameKind::Unable, why.as_bytes()).await,
     }
 }

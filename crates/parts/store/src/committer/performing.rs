@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use model::Machine;
-use store_core::event::{Effect, Entry, Event, Ticket, Unwritten};
+use store_core::event::{BatchEntry, Effect, Event, Ticket, Unwritten};
 use store_core::{Commit, Location};
 
-use super::{Committer, Pending, Refusal, copy_of};
+use super::{Committer, DiskRefusal, Pending, copy_of};
 use crate::log::{Batch, LogError};
 use crate::{CommitId, Cursor, StoreError, Written};
 
@@ -52,7 +52,7 @@ impl Committer {
             Effect::Refuse { ticket, reason } => {
                 let disk = self.refusal.as_ref().filter(|_| reason == Unwritten::NoRoom);
                 let refused = || StoreError::Refused(reason.to_string());
-                let error = disk.map_or_else(refused, Refusal::error);
+                let error = disk.map_or_else(refused, DiskRefusal::error);
                 self.answer(ticket, Err(error));
             }
             Effect::Alarm(alarm) => tracing::error!(%alarm, "store.alarm"),
@@ -108,7 +108,9 @@ impl Committer {
         let inline = self.pending.get(&ticket).map(|pending| &pending.value);
         match (commit.location, inline) {
             (Location::Log { .. }, Some(value)) => self.shared.cache().put(commit.location, value),
-            (Location::Nowhere, None) if !commit.is_delete() => self.shared.desk.look_again(),
+            (Location::Nowhere, None) if !commit.is_delete() => {
+                self.shared.fetch_board.look_again()
+            }
             _ => {}
         }
         self.shared
@@ -121,7 +123,7 @@ impl Committer {
         }
     }
 
-    fn persist(&mut self, number: u64, entries: &[Entry]) -> Result<Event, LogError> {
+    fn persist(&mut self, number: u64, entries: &[BatchEntry]) -> Result<Event, LogError> {
         let batch = Batch::encode(number, entries, |entry| {
             let pending = entry.ticket().and_then(|ticket| self.pending.get(&ticket));
             pending.map_or(&[], |pending| &pending.value)
@@ -143,7 +145,7 @@ impl Committer {
             Err(LogError::Refused(source)) => {
                 let what = LogError::Refused(copy_of(&source)).to_string();
                 tracing::warn!(error = what, "store.refused");
-                self.refusal = Some(Refusal { what, source });
+                self.refusal = Some(DiskRefusal { what, source });
                 Ok(Event::Refused { batch: number })
             }
             Err(error) => Err(error),

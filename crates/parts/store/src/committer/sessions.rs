@@ -10,10 +10,10 @@ use serde_json::json;
 use store_core::event::{Change, Event, Write};
 use store_core::sync::members::is_roster_key;
 use store_core::sync::message::{Body, Message};
-use store_core::{Action, Commit, Location, Position};
+use store_core::{Commit, CommitAction, Location, Position};
 
 use super::Committer;
-use crate::command::{Command, Incoming};
+use crate::command::{Command, IncomingMessage};
 use crate::log::LogError;
 use crate::{Cursor, StoreError};
 use model::hex::to_hex as hex;
@@ -45,8 +45,8 @@ impl Committer {
         }
     }
 
-    fn take_in(&mut self, incoming: Incoming) -> Result<(), LogError> {
-        let Incoming { from, mut message, values, room } = incoming;
+    fn take_in(&mut self, incoming: IncomingMessage) -> Result<(), LogError> {
+        let IncomingMessage { from, mut message, values, room } = incoming;
         if let Body::Commits { commits, .. } = &mut message.body {
             let mut values = values.into_iter();
             for carried in commits {
@@ -180,7 +180,7 @@ impl Committer {
             "action": if commit.is_delete() { "delete" } else { "set" },
             "issued_anew_as": anew.map(|key| &**key),
         });
-        let Action::Set { hash, .. } = commit.action else { return line };
+        let CommitAction::Set { hash, .. } = commit.action else { return line };
         if commit.location == Location::File {
             // The value's own file goes when no commit refers to it.
             let kept = self.dir.join(format!("{name}-{}", hex(&hash)));
@@ -201,8 +201,10 @@ impl Committer {
 
     fn issue(&mut self, commit: &Commit, key: &Arc<str>, value: Bytes) -> Option<Write> {
         match (commit.action, commit.location) {
-            (Action::Set { hash, .. }, Location::File) => self.shared.values.renew(&hash).ok()?,
-            (Action::Set { .. }, Location::Nowhere) => return None,
+            (CommitAction::Set { hash, .. }, Location::File) => {
+                self.shared.values.renew(&hash).ok()?
+            }
+            (CommitAction::Set { .. }, Location::Nowhere) => return None,
             _ => {}
         }
         let ticket = self.expect(value, None);

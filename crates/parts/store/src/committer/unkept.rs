@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use model::{Key, NodeId};
-use store_core::event::Entry;
+use store_core::event::BatchEntry;
 use store_core::{Commit, Position};
 
 use super::Committer;
@@ -66,10 +66,10 @@ impl Unkept {
 
 impl Committer {
     /// Puts values that the disk had no room for on the board, as notes.
-    pub(super) fn know_unkept(&mut self, entries: &[Entry]) {
+    pub(super) fn know_unkept(&mut self, entries: &[BatchEntry]) {
         let now = self.clock.now();
         for entry in entries {
-            let Entry::Foreign { ticket, commit, .. } = entry else { continue };
+            let BatchEntry::Foreign { ticket, commit, .. } = entry else { continue };
             let newest = self.shared.machine().replica().newest(&commit.key).map(|held| held.at);
             let Some(note) = self.unkept.heard(&self.shared.node, commit, newest) else { continue };
             let value = match self.pending.get(ticket) {
@@ -81,10 +81,10 @@ impl Committer {
     }
 
     /// Removes the notes of values that are kept now and can be read like all others.
-    pub(super) fn forget_unkept(&mut self, entries: &[Entry]) {
+    pub(super) fn forget_unkept(&mut self, entries: &[BatchEntry]) {
         let now = self.clock.now();
         for entry in entries {
-            if let Entry::Foreign { commit, .. } = entry
+            if let BatchEntry::Foreign { commit, .. } = entry
                 && let Some(note) = self.unkept.kept(&self.shared.node, commit)
             {
                 self.shared.remove_note(now, note);
@@ -96,7 +96,7 @@ impl Committer {
 #[cfg(test)]
 mod tests {
     use model::Timestamp;
-    use store_core::{Action, Location, Stamp};
+    use store_core::{CommitAction, Location, Stamp};
 
     use super::*;
 
@@ -105,7 +105,7 @@ mod tests {
             stamp: Stamp::start_of(Timestamp(at)),
             node: store_core::NodeTag::from(&"n2".parse().unwrap()),
         };
-        Commit { at, key: key.into(), action: Action::Delete, location: Location::Nowhere }
+        Commit { at, key: key.into(), action: CommitAction::Delete, location: Location::Nowhere }
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn the_claims_that_are_not_kept_are_bounded() {
         let own: NodeId = "n1".parse().unwrap();
         let mut unkept = Unkept::new(model::key::note_unkept);
         let all = (1..=UNKEPT_MAX + 1).map(|n| commit(&format!("instance::a::web::{n}::n2"), 1));

@@ -6,7 +6,7 @@ use model::Key;
 use model::value::ContentHash;
 use sha1::{Digest, Sha1};
 use store_core::event::Change;
-use store_core::{Action, Expiry};
+use store_core::{CommitAction, Expiry};
 
 use super::LocalStore;
 use crate::command::Command;
@@ -88,7 +88,7 @@ impl LocalStore {
     pub(super) fn file_at(&self, key: &Key, version: Version) -> Option<ValueFile> {
         let machine = self.shared.machine();
         let commit = machine.replica().get(key.as_str(), self.clock.now())?;
-        let Action::Set { hash, sha1, size, .. } = commit.action else { return None };
+        let CommitAction::Set { hash, sha1, size, .. } = commit.action else { return None };
         let path = self.shared.values.path(&hash);
         let file = ValueFile { hash: ContentHash(hash), sha1, size, path };
         (commit.at == version.0).then_some(file)

@@ -10,7 +10,7 @@ use store_core::frame::MARK_LENGTH;
 use store_core::history::History;
 use store_core::record::Record;
 
-use super::fixture::{Place, key, set};
+use super::fixture::{StoreDirectory, key, set};
 use super::memory::{MemoryDisk, MemoryFile};
 use crate::log::{CommitLog, SegmentedLog};
 use crate::options::{OpenError, Options};
@@ -51,7 +51,7 @@ fn all_bytes() -> bool {
 
 async fn written() -> Written {
     let disk = Arc::new(MemoryDisk::default());
-    let mut place = Place::new();
+    let mut place = StoreDirectory::new();
     place.options.disk = disk.clone();
     place.options.segment_bytes_first = SEGMENT;
     place.options.segment_bytes_max = SEGMENT;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use model::{Prefix, Timestamp};
 
 use super::child;
-use super::fixture::{Place, SEGMENT_SMALL, key, lookup, set};
+use super::fixture::{SEGMENT_SMALL, StoreDirectory, key, lookup, set};
 use crate::Value;
 
 const STREAMED: &str = "tests::cleaning::fifty_megabytes_are_streamed_in_little_memory";
@@ -21,7 +21,7 @@ fn size_of(directory: &Path) -> u64 {
 #[tokio::test]
 async fn a_store_that_is_overwritten_again_and_again_stays_small() {
     const LIVE: usize = 40;
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let store = place.open();
     // Values that never change, spread over the first segments: these have to be moved.
     for n in 0..LIVE {
@@ -65,7 +65,7 @@ async fn a_store_that_is_overwritten_again_and_again_stays_small() {
 
 #[tokio::test]
 async fn value_files_go_when_no_commit_needs_them_and_they_are_old() {
-    let mut place = Place::new();
+    let mut place = StoreDirectory::new();
     let store = place.open();
     let large = |byte: u8| Bytes::from(vec![byte; 10_000]);
     let path = async |name: &str| match store.lookup(&key(name)).await.unwrap().unwrap().value {
@@ -124,7 +124,7 @@ async fn fifty_megabytes_are_streamed_in_little_memory() {
     const CHUNK: usize = 64 << 10;
     const CHUNKS: usize = 800;
     let Some(directory) = child::directory() else {
-        let place = Place::new();
+        let place = StoreDirectory::new();
         // It runs in a process of its own, since the peak is the whole process's.
         let mut child = child::start(STREAMED, place.path(), "");
         assert!(child.wait().unwrap().success());
@@ -137,7 +137,7 @@ async fn fifty_megabytes_are_streamed_in_little_memory() {
         assert_eq!(hasher.finalize().as_bytes(), &hash.0);
         return;
     };
-    let store = Place::at(&directory).open();
+    let store = StoreDirectory::at(&directory).open();
     let before = memory_peak_kib();
     let mut writer = store.writer().await.unwrap();
     for n in 0..CHUNKS {

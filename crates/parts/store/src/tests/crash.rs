@@ -8,7 +8,7 @@ use bytes::Bytes;
 use model::{Prefix, Timestamp};
 
 use super::child;
-use super::fixture::{Place, key};
+use super::fixture::{StoreDirectory, key};
 use crate::{INLINE_VALUE_MAX, SharedStore, Value};
 
 const TEST: &str = "tests::crash::killed_at_any_moment_nothing_acknowledged_is_lost";
@@ -52,11 +52,11 @@ async fn write_for_ever(store: SharedStore, from: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_any_moment_nothing_acknowledged_is_lost() {
     if let Some(directory) = child::directory() {
-        let place = Place::at(&directory);
+        let place = StoreDirectory::at(&directory);
         let from = std::fs::read_to_string(directory.join("from")).unwrap();
         return write_for_ever(place.open(), from.parse().unwrap()).await;
     }
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let mut stored: BTreeMap<String, u64> = BTreeMap::new();
     let mut from = 0;
     let long = if std::env::var_os("CORTEX_LONG_PROOFS").is_some() { 5 } else { 1 };

@@ -8,7 +8,7 @@ use model::Prefix;
 use store_core::frame::{self, MARK_LENGTH, Secret};
 use store_core::record::Record;
 
-use super::fixture::{Place, SEGMENT_SMALL, key, lookup, set};
+use super::fixture::{SEGMENT_SMALL, StoreDirectory, key, lookup, set};
 use crate::options::OpenError;
 use crate::segment::{HEADER_LENGTH, HEADER_LENGTH_OLD, snapshot_path};
 
@@ -21,13 +21,13 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Returns a store that was not closed, as after a kill, with `writes` equal values.
-async fn killed(writes: usize, value: &str) -> Place {
-    let live = Place::new();
+async fn killed(writes: usize, value: &str) -> StoreDirectory {
+    let live = StoreDirectory::new();
     let store = live.open();
     for n in 0..writes {
         set(&store, &format!("k::{n}"), value).await;
     }
-    let place = Place::new();
+    let place = StoreDirectory::new();
     fs::create_dir_all(place.layout().root()).unwrap();
     copy(&live.layout().store(), &place.layout().store());
     store.close().await.unwrap();
@@ -35,8 +35,8 @@ async fn killed(writes: usize, value: &str) -> Place {
 }
 
 /// Returns a store with enough writes for several segments and a snapshot, closed in order.
-async fn several_segments() -> Place {
-    let place = Place::new();
+async fn several_segments() -> StoreDirectory {
+    let place = StoreDirectory::new();
     let store = place.open();
     let mut n = 0;
     while !place.files().iter().any(|name| name.starts_with("index") && !name.ends_with("new")) {
@@ -65,7 +65,7 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-fn refusal(place: &Place) -> OpenError {
+fn refusal(place: &StoreDirectory) -> OpenError {
     place.try_open().err().expect("damage is refused")
 }
 
@@ -151,7 +151,7 @@ async fn a_flipped_byte_before_acknowledged_writes_is_refused() {
 
 #[tokio::test]
 async fn after_an_orderly_stop_the_last_write_is_protected_too() {
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let store = place.open();
     set(&store, "only", "one").await;
     store.close().await.unwrap();
@@ -175,12 +175,12 @@ fn imitation() -> Vec<u8> {
 
 #[tokio::test]
 async fn a_torn_write_of_a_value_that_imitates_marks_and_frames_is_cut_all_the_same() {
-    let live = Place::new();
+    let live = StoreDirectory::new();
     let store = live.open();
     set(&store, "before", "kept").await;
     let before = used(&fs::read(live.log(1)).unwrap());
     store.set(key("imitates"), imitation().into()).await.unwrap();
-    let place = Place::new();
+    let place = StoreDirectory::new();
     fs::create_dir_all(place.layout().root()).unwrap();
     copy(&live.layout().store(), &place.layout().store());
     store.close().await.unwrap();

@@ -19,27 +19,27 @@ use runtime::driver::Clock;
 /// The smallest segment size that still holds some hundred records, in bytes.
 pub const SEGMENT_SMALL: u32 = 64 << 10;
 
-pub struct Place {
+pub struct StoreDirectory {
     path: PathBuf,
     pub options: Options,
     /// The directory to remove; `None` if somebody else removes it.
     _own: Option<TempDir>,
 }
 
-impl Place {
-    pub fn new() -> Place {
+impl StoreDirectory {
+    pub fn new() -> StoreDirectory {
         let dir = TempDir::new().unwrap();
-        let place = Place::at(dir.path());
-        Place { _own: Some(dir), ..place }
+        let place = StoreDirectory::at(dir.path());
+        StoreDirectory { _own: Some(dir), ..place }
     }
 
-    pub fn at(path: &Path) -> Place {
+    pub fn at(path: &Path) -> StoreDirectory {
         let small = Options {
             segment_bytes_first: SEGMENT_SMALL,
             segment_bytes_max: SEGMENT_SMALL,
             ..Options::default()
         };
-        Place { path: path.into(), options: small, _own: None }
+        StoreDirectory { path: path.into(), options: small, _own: None }
     }
 
     pub fn path(&self) -> &Path {
@@ -88,7 +88,7 @@ impl Place {
     pub fn failing(
         mut self,
         fault: impl Fn(&str) -> std::io::Result<()> + Send + Sync + 'static,
-    ) -> Place {
+    ) -> StoreDirectory {
         self.options.fault = Arc::new(fault);
         self
     }

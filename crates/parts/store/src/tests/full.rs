@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use model::Prefix;
 
 use super::child;
-use super::fixture::{Place, bytes, key, lookup, set};
+use super::fixture::{StoreDirectory, bytes, key, lookup, set};
 use crate::StoreError;
 
 const LIMITED: &str = "tests::full::a_real_limit_refuses_writes_and_loses_none";
@@ -16,7 +16,7 @@ const LIMITED: &str = "tests::full::a_real_limit_refuses_writes_and_loses_none";
 async fn a_full_disk_refuses_writes_until_there_is_room() {
     let full = Arc::new(AtomicBool::new(false));
     let asked = full.clone();
-    let place = Place::new().failing(move |point| {
+    let place = StoreDirectory::new().failing(move |point| {
         let extends = point == "store.extend" && asked.load(Ordering::SeqCst);
         if extends { Err(io::Error::from(io::ErrorKind::StorageFull)) } else { Ok(()) }
     });
@@ -46,7 +46,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
 #[tokio::test]
 async fn a_real_limit_refuses_writes_and_loses_none() {
     if let Some(directory) = child::directory() {
-        let mut place = Place::at(&directory);
+        let mut place = StoreDirectory::at(&directory);
         place.options.segment_bytes_max = 1 << 20;
         let store = place.open();
         for n in 0.. {
@@ -60,7 +60,7 @@ async fn a_real_limit_refuses_writes_and_loses_none() {
         }
         return store.close().await.unwrap();
     }
-    let place = Place::new();
+    let place = StoreDirectory::new();
     // A file may grow to 100 KiB; the signal at the limit is ignored, so that the write fails.
     let mut child = child::start(LIMITED, place.path(), "trap '' XFSZ; ulimit -f 200;");
     let (mut stored, mut refused) = (0, None);
@@ -82,7 +82,7 @@ async fn a_real_limit_refuses_writes_and_loses_none() {
 async fn a_failed_fdatasync_stops_the_store_for_good() {
     let fails = Arc::new(AtomicBool::new(false));
     let asked = fails.clone();
-    let place = Place::new().failing(move |point| {
+    let place = StoreDirectory::new().failing(move |point| {
         let fails = point == "store.sync" && asked.load(Ordering::SeqCst);
         if fails { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
     });
@@ -109,7 +109,7 @@ async fn a_failed_fdatasync_stops_the_store_for_good() {
 async fn reads_go_on_while_the_disk_stalls() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let asked = gate.clone();
-    let place = Place::new().failing(move |point| {
+    let place = StoreDirectory::new().failing(move |point| {
         let (stalled, changed) = &*asked;
         let mut stalled = stalled.lock().unwrap();
         while *stalled && point == "store.sync" {

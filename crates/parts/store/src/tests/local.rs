@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use model::Prefix;
 
-use super::fixture::{Place, key, next_event, prefix, set};
+use super::fixture::{StoreDirectory, key, next_event, prefix, set};
 use crate::options::OpenError;
 use crate::reply::Reply;
 use crate::{HistoryEntry, Submission, Urgency, Value, WatchEvent};
@@ -18,7 +18,7 @@ fn ids(list: &[HistoryEntry]) -> Vec<[u8; 32]> {
 
 #[tokio::test]
 async fn the_history_and_its_id_are_the_same_after_reopening() {
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let store = place.open();
     for (name, value) in [("a::b", "1"), ("a::bc", "2"), ("a!", "3"), ("a::b::c", "4")] {
         set(&store, name, value).await;
@@ -41,7 +41,7 @@ async fn the_history_and_its_id_are_the_same_after_reopening() {
 
 #[tokio::test]
 async fn a_lookup_that_finds_nothing_waits_for_the_write_that_came_before() {
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let store = place.open();
     let write = Submission::set(key("a"), "1".into());
     store.submit(write, Urgency::WithOthers, Reply::to(drop)).await.unwrap();
@@ -60,8 +60,8 @@ async fn a_lookup_that_finds_nothing_waits_for_the_write_that_came_before() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time() {
-    let place = Place::new();
+async fn only_one_process_at_a_time_opens_a_store() {
+    let place = StoreDirectory::new();
     let store = place.open();
     let error = place.try_open().err().unwrap();
     assert!(matches!(error, OpenError::Locked(_)), "{error}");
@@ -72,7 +72,7 @@ async fn one_process_at_a_time() {
 
 #[tokio::test]
 async fn a_cursor_of_an_earlier_run_is_told_to_resync() {
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let store = place.open();
     let mut watch = store.watch(prefix("a"), None).await.unwrap();
     set(&store, "a::b", "1").await;

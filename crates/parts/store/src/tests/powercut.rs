@@ -14,7 +14,7 @@ use turmoil::Sim;
 use turmoil::fs::FsHandle;
 use turmoil::fs::shim::std::fs;
 
-use super::fixture::{Place, bytes, key, lookup};
+use super::fixture::{StoreDirectory, bytes, key, lookup};
 use crate::disk::{Disk, DiskFile};
 use crate::{SharedStore, StoreError};
 
@@ -144,7 +144,7 @@ impl Disk for TurmoilDisk {
 
 /// A place whose log is on a disk of turmoil's.
 struct Cut<'a> {
-    place: Place,
+    place: StoreDirectory,
     power: Arc<Power>,
     sim: Sim<'a>,
     runtime: tokio::runtime::Runtime,
@@ -166,7 +166,7 @@ impl Cut<'_> {
         sim.step().unwrap();
         let fs = handles.recv().unwrap();
         let power = Arc::new(Power { fs, left: AtomicI64::new(steps) });
-        let mut place = Place::new();
+        let mut place = StoreDirectory::new();
         let dir = place.layout().store();
         {
             let _inside = power.fs.enter();
@@ -267,7 +267,7 @@ fn the_power_may_go_at_any_step() {
 }
 
 #[test]
-fn what_is_not_synced_is_missed() {
+fn a_missing_sync_is_noticed() {
     for mistake in [Mistake::NamesAreNotSynced, Mistake::ContentIsNotSynced] {
         let lost = (0..200).step_by(10).find_map(|steps| cut_after(0, steps, mistake).err());
         let lost = lost.unwrap_or_else(|| panic!("{mistake:?} was to be noticed"));

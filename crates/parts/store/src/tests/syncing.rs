@@ -9,7 +9,7 @@ use std::process::Command;
 use model::Prefix;
 
 use super::child;
-use super::fixture::{Place, bytes, key, lookup, set};
+use super::fixture::{StoreDirectory, bytes, key, lookup, set};
 use crate::StoreError;
 
 const FAILING: &str = "tests::syncing::whichever_sync_fails_nothing_acknowledged_is_lost";
@@ -23,7 +23,7 @@ fn value(n: usize) -> String {
 /// Writes one value after the other, and prints the result of each write.
 async fn write_and_tell(directory: &Path) {
     let say = |line: String| writeln!(std::io::stdout(), "{line}").unwrap();
-    let store = match Place::at(directory).try_open() {
+    let store = match StoreDirectory::at(directory).try_open() {
         Ok(store) => store,
         Err(error) => return say(format!("unopened: {error}")),
     };
@@ -53,7 +53,7 @@ struct Told {
     unopened: bool,
 }
 
-fn run(library: &Path, place: &Place, call: &str, at: usize) -> Told {
+fn run(library: &Path, place: &StoreDirectory, call: &str, at: usize) -> Told {
     let shell = format!(
         "export LD_PRELOAD={} FAILING_SYNC={call} FAILING_SYNC_AT={at};",
         library.display()
@@ -73,7 +73,7 @@ fn run(library: &Path, place: &Place, call: &str, at: usize) -> Told {
     told
 }
 
-async fn check(place: &Place, told: &Told, what: &str) {
+async fn check(place: &StoreDirectory, told: &Told, what: &str) {
     let store = place.open();
     for n in &told.stored {
         let found = lookup(&store, &format!("k::{n}")).await;
@@ -96,7 +96,7 @@ async fn whichever_sync_fails_nothing_acknowledged_is_lost() {
     let scratch = tempfile::tempdir().unwrap();
     let library = library(scratch.path());
     for at in 1..=WRITES {
-        let (place, what) = (Place::new(), format!("fdatasync {at}"));
+        let (place, what) = (StoreDirectory::new(), format!("fdatasync {at}"));
         let told = run(&library, &place, "fdatasync", at);
         // There is one fdatasync per write: that write is refused, and the store stops.
         assert_eq!(told.stored, (0..at - 1).collect::<Vec<_>>(), "{what}");
@@ -108,7 +108,7 @@ async fn whichever_sync_fails_nothing_acknowledged_is_lost() {
     // it from opening.
     let (mut stopped, mut unopened, mut whole) = (0, 0, 0);
     for at in 1.. {
-        let (place, what) = (Place::new(), format!("fsync {at}"));
+        let (place, what) = (StoreDirectory::new(), format!("fsync {at}"));
         let told = run(&library, &place, "fsync", at);
         unopened += usize::from(told.unopened);
         stopped += usize::from(told.stopped > 0);
@@ -141,7 +141,7 @@ async fn replies_come_after_the_sync_of_their_writes() {
     const WRITERS: usize = 4;
     const EACH: usize = 15;
     if let Some(directory) = child::directory() {
-        let store = Place::at(&directory).open();
+        let store = StoreDirectory::at(&directory).open();
         let writers = (0..WRITERS).map(|writer| {
             let store = store.clone();
             tokio::spawn(async move {
@@ -155,7 +155,7 @@ async fn replies_come_after_the_sync_of_their_writes() {
         futures_util::future::join_all(writers).await;
         return store.close().await.unwrap();
     }
-    let place = Place::new();
+    let place = StoreDirectory::new();
     let trace = place.path().join("trace");
     let strace = format!(
         "strace -f -qq -y -s 100000 -e signal=none -e trace=pwrite64,fdatasync,write -o {} \

@@ -1,8 +1,8 @@
 //! The condition of processes that have not ended, and what must be true of what is believed of
 //! them.
 
-use checker_core::Outcome;
-use model::probe::{Health, Verdict};
+use checker_core::ProbeOutcome;
+use model::probe::{HealthState, Verdict};
 use model::{Generation, InstanceId};
 
 use super::refused;
@@ -47,12 +47,12 @@ impl World {
         self.tell(|| format!("{} at {at} is now {to:?}", id.instance));
     }
 
-    pub(super) fn seen(&self, at: usize, instance: &InstanceId, of: Generation) -> Outcome {
+    pub(super) fn seen(&self, at: usize, instance: &InstanceId, of: Generation) -> ProbeOutcome {
         let id = IncarnationId { instance: instance.clone(), generation: of };
         let process = self.nodes[at].processes.get(&id);
         match process.filter(|process| process.exit.is_none()).map(|process| process.condition) {
-            Some(Condition::Well) => Outcome::Well,
-            Some(Condition::Stuck) => Outcome::Unwell { detail: "no answer in time".into() },
+            Some(Condition::Well) => ProbeOutcome::Well,
+            Some(Condition::Stuck) => ProbeOutcome::Unwell { detail: "no answer in time".into() },
             Some(Condition::Refuses) | None => refused(),
         }
     }
@@ -82,7 +82,7 @@ impl World {
                 if process.condition == Condition::Well {
                     let verdict = node.replica.verdict(&node.id, &id.instance);
                     let standing = verdict.filter(|said| said.generation == id.generation);
-                    let ill = standing.is_some_and(|said| said.health != Health::Healthy);
+                    let ill = standing.is_some_and(|said| said.health != HealthState::Healthy);
                     let long = self.now - since > OVER_MAX_MS;
                     assert!(!(ill && long), "{} at {at} is well: {verdict:?}", id.instance);
                 } else if checks || whole {

@@ -1,7 +1,7 @@
 //! The jury of a node without a checker, or whose checker hangs: it believes witnesses, as the
 //! shell of the jury tells it what they say.
 
-use checker_core::{Jury, Ruling, Said};
+use checker_core::{Evidence, Jury, Ruling};
 use model::Machine;
 
 use super::{Part, ready};
@@ -13,20 +13,20 @@ impl World {
         let alive = self.seen_from(at);
         let Some(checking) = self.checking(at) else { return };
         checking.jury = Some(Jury::new());
-        self.hear(at, Said::Alive(alive));
+        self.hear(at, Evidence::Alive(alive));
         let checkers = self.checkers(at);
         self.hear(at, checkers);
         let id = self.nodes[at].id.clone();
         let replica = &self.nodes[at].replica;
-        let mut said: Vec<Said> = Vec::new();
+        let mut said: Vec<Evidence> = Vec::new();
         let of_it = replica.testimonies().filter(|(_, _, owner, _)| **owner == id);
         said.extend(of_it.map(|(witness, instance, _, verdict)| {
-            Said::Testimony(instance.clone(), witness.clone(), Some(verdict.clone()))
+            Evidence::Testimony(instance.clone(), witness.clone(), Some(verdict.clone()))
         }));
         let claims = replica.claims().filter(|(_, owner, _)| **owner == id);
-        said.extend(claims.map(|(of, _, claim)| Said::Ready(of.clone(), ready(claim))));
+        said.extend(claims.map(|(of, _, claim)| Evidence::Ready(of.clone(), ready(claim))));
         // This comes last, so that what still holds is not taken back first.
-        said.extend(replica.verdicts(&id).map(|(of, verdict)| Said::Written(of, verdict)));
+        said.extend(replica.verdicts(&id).map(|(of, verdict)| Evidence::Written(of, verdict)));
         said.into_iter().for_each(|said| self.hear(at, said));
     }
 
@@ -39,14 +39,14 @@ impl World {
                     Some(Record::Verdict(verdict)) => Some(verdict.clone()),
                     _ => None,
                 };
-                Said::Testimony(instance.clone(), witness.clone(), verdict)
+                Evidence::Testimony(instance.clone(), witness.clone(), verdict)
             }
             (Key::Claim(instance, owner), record) if *owner == node.id => {
                 let generation = match record {
                     Some(Record::Claim(claim)) => ready(claim),
                     _ => None,
                 };
-                Said::Ready(instance.clone(), generation)
+                Evidence::Ready(instance.clone(), generation)
             }
             _ => return,
         };
@@ -55,18 +55,18 @@ impl World {
 
     pub(super) fn jury_sees(&mut self, at: usize) {
         let alive = self.seen_from(at);
-        self.hear(at, Said::Alive(alive));
+        self.hear(at, Evidence::Alive(alive));
     }
 
     /// Returns those on the roster whose record says that they have a checker.
-    fn checkers(&self, at: usize) -> Said {
+    fn checkers(&self, at: usize) -> Evidence {
         let node = &self.nodes[at];
         let others = node.replica.roles().filter(|(id, checks)| *checks && **id != node.id);
         let listed = |id: &&model::NodeId| node.replica.get(&Key::Node((*id).clone())).is_some();
-        Said::Checkers(others.map(|(id, _)| id).filter(listed).cloned().collect())
+        Evidence::Checkers(others.map(|(id, _)| id).filter(listed).cloned().collect())
     }
 
-    fn hear(&mut self, at: usize, said: Said) {
+    fn hear(&mut self, at: usize, said: Evidence) {
         let now = self.clock(at);
         let Some(checking) = self.checking(at) else { return };
         let Some(jury) = &mut checking.jury else { return };

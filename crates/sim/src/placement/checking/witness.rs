@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use checker_core::{Effect, Event, Outcome, Witnessed, is_witness};
+use checker_core::{Effect, Event, ProbeOutcome, Witnessed, is_witness};
 use model::probe::Verdict;
 use model::{Generation, NodeId};
 
@@ -199,7 +199,7 @@ impl World {
         number: u64,
         of: Witnessed,
         generation: Generation,
-        outcome: Outcome,
+        outcome: ProbeOutcome,
     ) {
         let Some(checking) = self.checking(at) else { return };
         let asks = |watching: &Watching| watching.driven.number == number;

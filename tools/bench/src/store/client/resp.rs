@@ -19,7 +19,7 @@ pub struct Resp {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RespValue {
     Simple(String),
     Number(i64),
     Bulk(Vec<u8>),
@@ -40,7 +40,7 @@ impl Resp {
         Ok(send(&self.stream, &self.request).await?)
     }
 
-    pub async fn answer(&mut self) -> anyhow::Result<Answer> {
+    pub async fn answer(&mut self) -> anyhow::Result<RespValue> {
         loop {
             if let Some((answer, length)) = parse(&self.answers)? {
                 self.answers.drain(..length);
@@ -71,9 +71,9 @@ impl Connection for Resp {
         self.tell_action(action, turn).await?;
         let answer = self.answer().await?;
         let good = match (action, &answer) {
-            (Action::Set, Answer::Simple(text)) => text == "OK",
-            (Action::Lookup, Answer::Bulk(value)) => *value == turn.to_string().as_bytes(),
-            (Action::Delete, Answer::Number(count)) => *count == 1,
+            (Action::Set, RespValue::Simple(text)) => text == "OK",
+            (Action::Lookup, RespValue::Bulk(value)) => *value == turn.to_string().as_bytes(),
+            (Action::Delete, RespValue::Number(count)) => *count == 1,
             _ => false,
         };
         ensure!(good, "{action:?} of {} was answered with {answer:?}", key(turn));
@@ -98,7 +98,7 @@ pub fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
 }
 
 /// Returns the first answer and its length, once all of it is there.
-fn parse(bytes: &[u8]) -> anyhow::Result<Option<(Answer, usize)>> {
+fn parse(bytes: &[u8]) -> anyhow::Result<Option<(RespValue, usize)>> {
     let Some(line_end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
     let (Some(sign), Ok(line)) =
         (bytes.first(), std::str::from_utf8(&bytes[1.min(line_end)..line_end]))
@@ -107,11 +107,11 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<(Answer, usize)>> {
     };
     let after = line_end + 2;
     let answer = match sign {
-        b'+' => Answer::Simple(line.into()),
-        b'-' => Answer::Error(line.into()),
-        b':' => Answer::Number(line.parse()?),
-        b'_' => Answer::Null,
-        b'$' if line == "-1" => Answer::Null,
+        b'+' => RespValue::Simple(line.into()),
+        b'-' => RespValue::Error(line.into()),
+        b':' => RespValue::Number(line.parse()?),
+        b'_' => RespValue::Null,
+        b'$' if line == "-1" => RespValue::Null,
         b'$' => {
             let length: usize = line.parse()?;
             ensure!(length <= ANSWER_BYTES_MAX, "an answer of {length} bytes");
@@ -119,7 +119,7 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<(Answer, usize)>> {
             if bytes.len() < end + 2 {
                 return Ok(None);
             }
-            return Ok(Some((Answer::Bulk(bytes[after..end].into()), end + 2)));
+            return Ok(Some((RespValue::Bulk(bytes[after..end].into()), end + 2)));
         }
         other => bail!("an answer that begins with {:?}", char::from(*other)),
     };
@@ -136,13 +136,13 @@ mod tests {
         encode(&[b"SET", b"test::1", b"1"], &mut request);
         assert_eq!(request, b"*3\r\n$3\r\nSET\r\n$7\r\ntest::1\r\n$1\r\n1\r\n");
 
-        let all: [(&[u8], Answer); 6] = [
-            (b"+OK\r\n", Answer::Simple("OK".into())),
-            (b"-ERR no\r\n", Answer::Error("ERR no".into())),
-            (b":1\r\n", Answer::Number(1)),
-            (b"$-1\r\n", Answer::Null),
-            (b"_\r\n", Answer::Null),
-            (b"$2\r\n\r\n\r\n", Answer::Bulk(b"\r\n".into())),
+        let all: [(&[u8], RespValue); 6] = [
+            (b"+OK\r\n", RespValue::Simple("OK".into())),
+            (b"-ERR no\r\n", RespValue::Error("ERR no".into())),
+            (b":1\r\n", RespValue::Number(1)),
+            (b"$-1\r\n", RespValue::Null),
+            (b"_\r\n", RespValue::Null),
+            (b"$2\r\n\r\n\r\n", RespValue::Bulk(b"\r\n".into())),
         ];
         for (bytes, answer) in all {
             assert_eq!(parse(bytes).unwrap(), Some((answer, bytes.len())));

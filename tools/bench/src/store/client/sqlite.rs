@@ -62,7 +62,7 @@ mod tests {
     use crate::store::client::TURN;
 
     #[test]
-    fn a_turn_with_either_journal() {
+    fn a_turn_succeeds_with_either_journal() {
         for journal in ["delete", "wal"] {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("kv.db");

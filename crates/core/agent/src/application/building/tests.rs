@@ -49,12 +49,12 @@ fn release(made_on: &str) -> Release {
     }
 }
 
-fn candidate(id: &str, load: u32, alike: bool) -> Candidate {
-    Candidate { node: node(id), load_percent: Some(load), alike }
+fn candidate(id: &str, load: u32, alike: bool) -> BuildCandidate {
+    BuildCandidate { node: node(id), load_percent: Some(load), alike }
 }
 
-fn lacking(why: &str) -> Failure {
-    Failure { why: why.into(), lacks_tool: true, ..Failure::default() }
+fn lacking(why: &str) -> StepFailure {
+    StepFailure { why: why.into(), lacks_tool: true, ..StepFailure::default() }
 }
 
 impl Node {
@@ -142,7 +142,7 @@ impl Node {
 #[test]
 fn the_emptiest_of_those_alike_is_chosen() {
     let here = candidate("n1", 40, true);
-    let check = |others: &[Candidate], expected: Option<&str>| {
+    let check = |others: &[BuildCandidate], expected: Option<&str>| {
         let all = [std::slice::from_ref(&here), others].concat();
         assert_eq!(emptiest(&node("n1"), &all), expected.map(node), "{others:?}");
     };
@@ -151,7 +151,7 @@ fn the_emptiest_of_those_alike_is_chosen() {
     check(&[candidate("n2", 30, true)], Some("n2"));
     check(&[candidate("n2", 30, true), candidate("n3", 5, true)], Some("n3"));
     check(&[candidate("n2", 30, true), candidate("n3", 5, false)], Some("n2"));
-    check(&[Candidate { load_percent: None, ..candidate("n2", 0, true) }], None);
+    check(&[BuildCandidate { load_percent: None, ..candidate("n2", 0, true) }], None);
     assert_eq!(emptiest(&node("n1"), &[candidate("n2", 0, true)]), None, "itself is unknown");
 }
 
@@ -349,7 +349,7 @@ fn a_missing_tool_is_looked_for_on_other_nodes() {
 fn an_ordinary_failure_is_tried_nowhere_else() {
     let release = release("n2");
     let mut one = Node::pushes(&["n1", "n2"], &release);
-    let result = Err(Failure { why: "Compiling failed".into(), ..Failure::default() });
+    let result = Err(StepFailure { why: "Compiling failed".into(), ..StepFailure::default() });
     one.hears(Event::Built { release: release.id.clone(), result });
     assert_eq!(one.message(), "Compiling failed");
     assert_eq!(one.does(), ["Building by n1", "build", "Failed by n1"]);

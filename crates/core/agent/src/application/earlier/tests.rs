@@ -17,7 +17,7 @@ fn id(number: u64) -> ReleaseId {
     ReleaseId { number, node: "n1".parse().unwrap() }
 }
 
-fn release(number: u64, pushed_to: Option<Timestamp>) -> Event {
+fn release(number: u64, application_created_at: Option<Timestamp>) -> Event {
     let web = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
     let release = Release {
         v: 1,
@@ -26,7 +26,7 @@ fn release(number: u64, pushed_to: Option<Timestamp>) -> Event {
         source_bytes: 1,
         build: None,
         recipe: Recipe { processes: [(ProcessType::web(), web)].into(), ..Recipe::default() },
-        settings: Settings { pushed_to, ..Settings::default() },
+        settings: Settings { application_created_at, ..Settings::default() },
         created_at: NOW,
         author: "ann".into(),
         note: String::new(),

@@ -16,7 +16,7 @@ impl World {
     /// Takes a release back as a shell does.
     pub(super) fn take_back(&mut self, from: &ReleaseId, to: &ReleaseId) -> Vec<Event> {
         let releases = self.machine.releases.values();
-        if taken_back(Some(&self.rollout), releases, from) != Taken::Unmade {
+        if taken_back(Some(&self.rollout), releases, from) != TakeBackProgress::Unmade {
             return Vec::new();
         }
         let number = self.machine.releases.keys().map(|id| id.number).max().unwrap() + 1;
@@ -234,12 +234,15 @@ fn what_was_made_to_take_a_release_back_is_not_made_twice() {
     let from = release_id(2);
     let made = Release { takes_back: Some(from.clone()), ..World::release(3, 1) };
     let both = [world.machine.releases[&from].clone(), made];
-    assert_eq!(taken_back(Some(&rollout), both[..1].iter(), &from), Taken::Unmade);
-    assert_eq!(taken_back(Some(&rollout), both.iter(), &from), Taken::Made(release_id(3)));
-    assert_eq!(taken_back(None, both.iter(), &from), Taken::Overtaken);
+    assert_eq!(taken_back(Some(&rollout), both[..1].iter(), &from), TakeBackProgress::Unmade);
+    assert_eq!(
+        taken_back(Some(&rollout), both.iter(), &from),
+        TakeBackProgress::Made(release_id(3))
+    );
+    assert_eq!(taken_back(None, both.iter(), &from), TakeBackProgress::Overtaken);
     rollout.target = Some(release_id(4));
     rollout.phase = RolloutPhase::Requested;
-    assert_eq!(taken_back(Some(&rollout), both[..1].iter(), &from), Taken::Overtaken);
+    assert_eq!(taken_back(Some(&rollout), both[..1].iter(), &from), TakeBackProgress::Overtaken);
 }
 
 #[test]

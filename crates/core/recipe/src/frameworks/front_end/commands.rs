@@ -40,7 +40,7 @@ const SERVING: &[(&str, &[&str])] = &[
 ];
 
 /// One command of a shell line: its program without directories, and its arguments.
-struct Command<'a> {
+struct ShellCommand<'a> {
     program: &'a str,
     arguments: Vec<&'a str>,
 }
@@ -79,7 +79,7 @@ fn is_serving(program: &str, word: &str) -> bool {
 }
 
 /// Returns the script that `npm run NAME` and its like call.
-fn script_called<'a>(command: &Command<'a>) -> Option<&'a str> {
+fn script_called<'a>(command: &ShellCommand<'a>) -> Option<&'a str> {
     if !["npm", "yarn", "pnpm", "bun"].contains(&command.program) {
         return None;
     }
@@ -124,11 +124,11 @@ pub fn variable_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(value.trim_matches(['"', '\'']))
 }
 
-fn commands(text: &str) -> Vec<Command<'_>> {
+fn commands(text: &str) -> Vec<ShellCommand<'_>> {
     text.split(['&', '|', ';']).filter_map(command).collect()
 }
 
-fn command(text: &str) -> Option<Command<'_>> {
+fn command(text: &str) -> Option<ShellCommand<'_>> {
     let before = ["cross-env", "cross-env-shell", "env", "npx", "bunx", "exec", "dotenv", "--"];
     let runners = ["yarn", "pnpm", "bun", "npm"];
     let mut words = text.split_whitespace().peekable();
@@ -149,7 +149,7 @@ fn command(text: &str) -> Option<Command<'_>> {
         program = Some(name);
         break;
     }
-    Some(Command { program: program?, arguments: words.collect() })
+    Some(ShellCommand { program: program?, arguments: words.collect() })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod angular;
 use super::commands::{self, argument_of, option_of, variable_of};
 use super::generators::Generator;
 use super::text::{join, says, value_of};
-use super::{Role, Site, build_script, usual_build_script};
+use super::{FrontEndRole, Site, build_script, usual_build_script};
 use crate::frameworks::package_json::{PACKAGE_JSON, Package};
 use crate::source::SourceTree;
 
@@ -43,7 +43,7 @@ struct Project<'a> {
 
 /// Returns the role that a generator gives the project; `None` if there is nothing that could be
 /// built.
-pub fn role(generator: Generator, tree: &SourceTree, package: &Package) -> Option<Role> {
+pub fn role(generator: Generator, tree: &SourceTree, package: &Package) -> Option<FrontEndRole> {
     let names: &[&str] = match generator {
         Generator::VitePress | Generator::VuePress => &["heroku-postbuild", "build", "docs:build"],
         Generator::Nuxt => &["heroku-postbuild", "build", "generate"],
@@ -99,7 +99,7 @@ fn own_command(generator: Generator, tree: &SourceTree) -> Option<&'static str> 
 }
 
 impl Project<'_> {
-    fn role(&self, site: Site) -> Role {
+    fn role(&self, site: Site) -> FrontEndRole {
         match self.generator {
             Generator::Nuxt => self.nuxt(site),
             Generator::SvelteKit => self.svelte_kit(site),
@@ -109,7 +109,7 @@ impl Project<'_> {
             generator => {
                 let fallback = fallback_if(self.has_fallback());
                 let base = self.base();
-                Role::Site(Site { output: self.output(generator), fallback, base, ..site })
+                FrontEndRole::Site(Site { output: self.output(generator), fallback, base, ..site })
             }
         }
     }
@@ -212,7 +212,7 @@ impl Project<'_> {
         (absolute && !inner.is_empty() && inner.chars().all(plain)).then(|| format!("/{inner}/"))
     }
 
-    fn nuxt(&self, site: Site) -> Role {
+    fn nuxt(&self, site: Site) -> FrontEndRole {
         let version = ["nuxt", "nuxt-edge"].iter().find_map(|name| self.package.version(name));
         let second = version
             .is_some_and(|text| text.trim_start_matches(['^', '~']).starts_with('2'))
@@ -223,16 +223,18 @@ impl Project<'_> {
         let generates = self.script.contains("generate") || (second && static_target);
         let fallback = says(self.settings, "ssr", "false").then(|| "200.html".to_owned());
         match (second, generates || static_target) {
-            (true, true) => Role::Site(Site { output: Some("dist".into()), fallback, ..site }),
-            (false, true) => {
-                Role::Site(Site { output: Some(".output/public".into()), fallback, ..site })
+            (true, true) => {
+                FrontEndRole::Site(Site { output: Some("dist".into()), fallback, ..site })
             }
-            (true, false) => Role::Server("nuxt start".into()),
-            (false, false) => Role::Server("node .output/server/index.mjs".into()),
+            (false, true) => {
+                FrontEndRole::Site(Site { output: Some(".output/public".into()), fallback, ..site })
+            }
+            (true, false) => FrontEndRole::Server("nuxt start".into()),
+            (false, false) => FrontEndRole::Server("node .output/server/index.mjs".into()),
         }
     }
 
-    fn svelte_kit(&self, site: Site) -> Role {
+    fn svelte_kit(&self, site: Site) -> FrontEndRole {
         let uses = |adapter: &str| {
             let package = format!("@sveltejs/adapter-{adapter}");
             self.settings.contains(&package)
@@ -247,23 +249,23 @@ impl Project<'_> {
             let fallback = value_of(self.settings, "fallback").and_then(Result::ok);
             // The router answers with it by itself, and with its status.
             let fallback = fallback.filter(|name| *name != "404.html").map(str::to_owned);
-            return Role::Site(Site { output, fallback, ..site });
+            return FrontEndRole::Site(Site { output, fallback, ..site });
         }
         if uses("node") {
             let out = value_of(self.settings, "out").and_then(Result::ok).unwrap_or("build");
-            return Role::Server(format!("node {}", crate::frameworks::shell_word(out)));
+            return FrontEndRole::Server(format!("node {}", crate::frameworks::shell_word(out)));
         }
         let foreign = ["auto", "vercel", "netlify", "cloudflare", "cloudflare-workers"];
         match foreign.iter().find(|adapter| uses(adapter)) {
-            Some(adapter) => Role::Unusable(format!(
+            Some(adapter) => FrontEndRole::Unusable(format!(
                 "its @sveltejs/adapter-{adapter} makes nothing that runs here: use \
                  @sveltejs/adapter-node for a server, or @sveltejs/adapter-static for pages"
             )),
-            None => Role::Site(site),
+            None => FrontEndRole::Site(site),
         }
     }
 
-    fn astro(&self, site: Site) -> Role {
+    fn astro(&self, site: Site) -> FrontEndRole {
         let uses = |adapter: &str| self.settings.contains(&format!("@astrojs/{adapter}"));
         let server = ["server", "hybrid"].iter().any(|value| {
             ["'", "\""].iter().any(|q| says(self.settings, "output", &format!("{q}{value}{q}")))
@@ -271,41 +273,41 @@ impl Project<'_> {
         let out = self.set(&["--outDir"], "outDir", "dist");
         if uses("node") {
             if self.settings.contains("middleware") {
-                return Role::Unusable(
-                    "its @astrojs/node makes a middleware and no server: write mode: 'standalone' \
+                return FrontEndRole::Unusable(
+                    "its @astrojs/node makes middleware and not a server: write mode: 'standalone' \
                      into astro.config, or add a start script that runs a server of your own"
                         .into(),
                 );
             }
             let out = out.unwrap_or_else(|| "dist".into());
-            return Role::Server(format!("node ./{out}/server/entry.mjs"));
+            return FrontEndRole::Server(format!("node ./{out}/server/entry.mjs"));
         }
         let foreign = ["vercel", "netlify", "cloudflare", "deno"];
         match foreign.iter().find(|adapter| uses(adapter)).filter(|_| server) {
-            Some(adapter) => Role::Unusable(format!(
+            Some(adapter) => FrontEndRole::Unusable(format!(
                 "its @astrojs/{adapter} makes a server for another place: use @astrojs/node with \
                  mode: 'standalone'"
             )),
-            None => Role::Site(Site { output: out, ..site }),
+            None => FrontEndRole::Site(Site { output: out, ..site }),
         }
     }
 
-    fn react_router(&self, site: Site) -> Role {
+    fn react_router(&self, site: Site) -> FrontEndRole {
         if says(self.settings, "ssr", "false") {
             let output = match value_of(self.settings, "buildDirectory") {
                 Some(Ok(path)) => join(path, "client"),
                 Some(Err(())) => None,
                 None => Some("build/client".into()),
             };
-            return Role::Site(Site { output, fallback: fallback_if(true), ..site });
+            return FrontEndRole::Site(Site { output, fallback: fallback_if(true), ..site });
         }
         let servers = [
             ("@react-router/serve", "react-router-serve ./build/server/index.js"),
             ("@remix-run/serve", "remix-serve ./build/server/index.js"),
         ];
         match servers.iter().find(|(package, _)| self.package.lists(package)) {
-            Some((_, command)) => Role::Server((*command).into()),
-            None => Role::Unusable(format!(
+            Some((_, command)) => FrontEndRole::Server((*command).into()),
+            None => FrontEndRole::Unusable(format!(
                 "{PACKAGE_JSON} has no start script: add one that runs its server, or say ssr: \
                  false in its settings for pages that the browser makes"
             )),

@@ -6,7 +6,7 @@ fn tree(files: &[(&str, &str)]) -> SourceTree {
     SourceTree::from_pairs(files.iter().copied())
 }
 
-fn role_of(files: &[(&str, &str)]) -> Option<Role> {
+fn role_of(files: &[(&str, &str)]) -> Option<FrontEndRole> {
     let tree = tree(files);
     role(&tree, &Package::read(&tree).unwrap())
 }
@@ -16,7 +16,7 @@ fn role_of(files: &[(&str, &str)]) -> Option<Role> {
 #[track_caller]
 fn check(files: &[(&str, &str)], output: Option<&str>, fallback: Option<&str>) {
     match role_of(files) {
-        Some(Role::Site(site)) => {
+        Some(FrontEndRole::Site(site)) => {
             let found = (site.output.as_deref(), site.fallback.as_deref());
             assert_eq!(found, (output, fallback), "{files:?}");
         }
@@ -26,7 +26,7 @@ fn check(files: &[(&str, &str)], output: Option<&str>, fallback: Option<&str>) {
 
 #[track_caller]
 fn check_server(files: &[(&str, &str)], command: &str) {
-    assert_eq!(role_of(files), Some(Role::Server(command.into())), "{files:?}");
+    assert_eq!(role_of(files), Some(FrontEndRole::Server(command.into())), "{files:?}");
     let recipe = super::super::node::Node.recipe(&tree(files)).unwrap();
     assert_eq!(recipe.processes.values().next().unwrap().command, command);
 }
@@ -122,8 +122,8 @@ fn angular_says_it_in_its_own_file() {
         );
         role_of(&[(PACKAGE_JSON, &package), ("angular.json", &text)]).unwrap()
     };
-    let output = |role: Role| match role {
-        Role::Site(site) => (site.output.unwrap(), site.fallback.unwrap()),
+    let output = |role: FrontEndRole| match role {
+        FrontEndRole::Site(site) => (site.output.unwrap(), site.fallback.unwrap()),
         other => panic!("{other:?}"),
     };
     let (old, new) = ("@angular-devkit/build-angular:browser", "@angular/build:application");
@@ -136,7 +136,7 @@ fn angular_says_it_in_its_own_file() {
     let made = output(with(new, r#""outputMode": "static", "ssr": {"entry": "s.ts"}"#));
     assert_eq!(made, ("dist/shop/browser".into(), "index.csr.html".into()));
     let server = with(new, r#""outputMode": "server", "ssr": {"entry": "src/server.ts"}"#);
-    assert_eq!(server, Role::Server("node dist/shop/server/server.mjs".into()));
+    assert_eq!(server, FrontEndRole::Server("node dist/shop/server/server.mjs".into()));
 }
 
 #[test]
@@ -147,7 +147,9 @@ fn adapters_decide_between_pages_and_a_server() {
     check(&with(pages), Some("web"), Some("200.html"));
     check(&with("'@sveltejs/adapter-static'"), Some("build"), None);
     check_server(&with("'@sveltejs/adapter-node'"), "node build");
-    let Some(Role::Unusable(why)) = role_of(&with("'@sveltejs/adapter-auto'")) else { panic!() };
+    let Some(FrontEndRole::Unusable(why)) = role_of(&with("'@sveltejs/adapter-auto'")) else {
+        panic!()
+    };
     assert!(why.contains("adapter-node"), "{why}");
     let astro = listing("astro", "astro build");
     let config = "import node from '@astrojs/node';\nadapter: node({ mode: 'standalone' })";
@@ -163,7 +165,7 @@ fn adapters_decide_between_pages_and_a_server() {
 }
 
 #[test]
-fn a_server_of_the_projects_own_makes_it_no_site() {
+fn a_project_with_its_own_server_is_not_a_site() {
     let with = |start: &str, extra: &str| {
         format!(
             r#"{{"scripts": {{"build": "vite build"{start}}}, "devDependencies": {{"vite": "5"}}{extra}}}"#
@@ -172,11 +174,11 @@ fn a_server_of_the_projects_own_makes_it_no_site() {
     let serving = with(r#", "start": "node server.js""#, "");
     assert_eq!(role_of(&[(PACKAGE_JSON, &serving), INDEX]), None);
     let developing = with(r#", "start": "vite --host""#, "");
-    assert!(matches!(role_of(&[(PACKAGE_JSON, &developing), INDEX]), Some(Role::Site(_))));
+    assert!(matches!(role_of(&[(PACKAGE_JSON, &developing), INDEX]), Some(FrontEndRole::Site(_))));
     let plain = with("", "");
     let procfile = |text| [(PACKAGE_JSON, plain.as_str()), INDEX, ("Procfile", text)];
     assert_eq!(role_of(&procfile("web: node server.js\n")), None);
-    assert!(matches!(role_of(&procfile("worker: node w.js\n")), Some(Role::Site(_))));
+    assert!(matches!(role_of(&procfile("worker: node w.js\n")), Some(FrontEndRole::Site(_))));
     let build = r#"{"scripts": {"build": "make"}}"#;
     let listening = ("server.js", "http.createServer(f).listen(process.env.PORT)");
     assert_eq!(role_of(&[(PACKAGE_JSON, build), listening]), None);
@@ -187,7 +189,7 @@ fn a_server_of_the_projects_own_makes_it_no_site() {
 }
 
 #[test]
-fn the_build_comes_last_but_for_the_look_at_what_it_left() {
+fn the_build_is_followed_by_a_check_of_its_output() {
     let files = [
         (PACKAGE_JSON, &*listing("vite", "vite build")),
         INDEX,

@@ -10,7 +10,7 @@ const YARN_SETTINGS: &str = ".yarnrc.yml";
 const SHOWN_CHARS_MAX: usize = 80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ManagerKind {
     Npm,
     Pnpm,
     YarnClassic,
@@ -18,29 +18,29 @@ pub enum Kind {
     Bun,
 }
 
-impl Kind {
+impl ManagerKind {
     /// Returns its name in the registry.
     pub fn package(self) -> &'static str {
         match self {
-            Kind::Npm => "npm",
-            Kind::Pnpm => "pnpm",
-            Kind::YarnClassic => "yarn",
-            Kind::YarnBerry => "@yarnpkg/cli-dist",
-            Kind::Bun => "bun",
+            ManagerKind::Npm => "npm",
+            ManagerKind::Pnpm => "pnpm",
+            ManagerKind::YarnClassic => "yarn",
+            ManagerKind::YarnBerry => "@yarnpkg/cli-dist",
+            ManagerKind::Bun => "bun",
         }
     }
 
     pub fn program(self) -> &'static str {
         match self {
-            Kind::YarnBerry => "yarn",
+            ManagerKind::YarnBerry => "yarn",
             kind => kind.package(),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    pub kind: Kind,
+pub struct ChosenManager {
+    pub kind: ManagerKind,
     /// The version as the registry takes it; `None` for the machine's npm, or if there is a
     /// `program`.
     pub version: Option<String>,
@@ -57,7 +57,7 @@ pub fn choose(
     directory: &str,
     package: &Package,
     notes: &mut Vec<String>,
-) -> Result<Chosen, String> {
+) -> Result<ChosenManager, String> {
     let here = |name: &str| within(directory, name);
     let said = said(package)?;
     let name = match &said {
@@ -67,13 +67,13 @@ pub fn choose(
     let mut version = said.as_ref().and_then(|(_, version)| version.clone());
     version = version.or_else(|| version_beside(package, name));
     let kind = match name {
-        "npm" => Kind::Npm,
-        "pnpm" => Kind::Pnpm,
-        "bun" => Kind::Bun,
+        "npm" => ManagerKind::Npm,
+        "pnpm" => ManagerKind::Pnpm,
+        "bun" => ManagerKind::Bun,
         _ => yarn_kind(tree, directory, version.as_deref()),
     };
     let settings = tree.text(&here(YARN_SETTINGS)).unwrap_or_default();
-    let is_yarn = matches!(kind, Kind::YarnClassic | Kind::YarnBerry);
+    let is_yarn = matches!(kind, ManagerKind::YarnClassic | ManagerKind::YarnBerry);
     let named = if is_yarn { program(tree, directory) } else { None };
     let names_program = named.is_some();
     let program = named.filter(|file| tree.exists(&here(file)));
@@ -82,8 +82,8 @@ pub fn choose(
         None => version.or_else(|| by_lock_format(tree, directory, kind)),
     };
     let linker = setting(settings, "nodeLinker").unwrap_or("pnp");
-    let plug_and_play = kind == Kind::YarnBerry && linker == "pnp";
-    Ok(Chosen { kind, version, program, names_program, plug_and_play })
+    let plug_and_play = kind == ManagerKind::YarnBerry && linker == "pnp";
+    Ok(ChosenManager { kind, version, program, names_program, plug_and_play })
 }
 
 /// Returns `packageManager`, else `devEngines.packageManager`: a name, and a version if one is
@@ -152,7 +152,7 @@ fn by_lock(tree: &SourceTree, directory: &str, notes: &mut Vec<String>) -> &'sta
     name
 }
 
-fn yarn_kind(tree: &SourceTree, directory: &str, version: Option<&str>) -> Kind {
+fn yarn_kind(tree: &SourceTree, directory: &str, version: Option<&str>) -> ManagerKind {
     let major = version.and_then(first_number);
     let exact = version.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit()));
     let lock = tree.text(&within(directory, "yarn.lock"));
@@ -163,7 +163,7 @@ fn yarn_kind(tree: &SourceTree, directory: &str, version: Option<&str>) -> Kind 
             major.is_some_and(|major| major >= 2) || tree.exists(&within(directory, YARN_SETTINGS))
         }
     };
-    if modern { Kind::YarnBerry } else { Kind::YarnClassic }
+    if modern { ManagerKind::YarnBerry } else { ManagerKind::YarnClassic }
 }
 
 /// Returns the `yarnPath` of `.yarnrc.yml`, or the `yarn-path` of the older `.yarnrc`.
@@ -182,25 +182,25 @@ fn setting<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Returns the version that wrote the lock file, as a later one may write it anew.
-fn by_lock_format(tree: &SourceTree, directory: &str, kind: Kind) -> Option<String> {
+fn by_lock_format(tree: &SourceTree, directory: &str, kind: ManagerKind) -> Option<String> {
     let text = |name: &str| tree.text(&within(directory, name)).unwrap_or_default();
     let version = match kind {
-        Kind::Npm => return None,
-        Kind::Pnpm => match setting(text("pnpm-lock.yaml"), "lockfileVersion") {
+        ManagerKind::Npm => return None,
+        ManagerKind::Pnpm => match setting(text("pnpm-lock.yaml"), "lockfileVersion") {
             Some(format) if format.starts_with("5.4") => "7",
             Some(format) if format.starts_with('5') => "6",
             Some(format) if format.starts_with('6') => "8",
             _ if text("pnpm-workspace.yaml").contains("onlyBuiltDependencies") => "10",
             _ => "9",
         },
-        Kind::YarnClassic => "1",
-        Kind::YarnBerry => match berry_format(text("yarn.lock")) {
+        ManagerKind::YarnClassic => "1",
+        ManagerKind::YarnBerry => match berry_format(text("yarn.lock")) {
             Some(..=4) => "3.0",
             Some(5) => "3.1",
             Some(6) => "3",
             _ => "4",
         },
-        Kind::Bun => "1",
+        ManagerKind::Bun => "1",
     };
     Some(version.into())
 }
@@ -221,13 +221,13 @@ fn first_number(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn chosen(package: &str, files: &[(&str, &str)]) -> Result<Chosen, String> {
+    fn chosen(package: &str, files: &[(&str, &str)]) -> Result<ChosenManager, String> {
         let tree = SourceTree::from_pairs(files.iter().copied().chain([("package.json", package)]));
         choose(&tree, "", &Package::read(&tree).unwrap(), &mut Vec::new())
     }
 
     #[track_caller]
-    fn check(package: &str, files: &[(&str, &str)], kind: Kind, version: Option<&str>) {
+    fn check(package: &str, files: &[(&str, &str)], kind: ManagerKind, version: Option<&str>) {
         let chosen = chosen(package, files).unwrap();
         assert_eq!(
             (chosen.kind, chosen.version.as_deref()),
@@ -239,25 +239,25 @@ mod tests {
     #[test]
     fn package_json_says_which_manager_in_which_version() {
         let with = |text: &str| format!(r#"{{"packageManager": "{text}"}}"#);
-        check(&with("npm@10.8.2+sha512.abc"), &[], Kind::Npm, Some("10.8.2"));
-        check(&with("pnpm@9.12.0"), &[("yarn.lock", "")], Kind::Pnpm, Some("9.12.0"));
-        check(&with("yarn@1.22.22"), &[], Kind::YarnClassic, Some("1.22.22"));
-        check(&with("yarn@4.5.0"), &[], Kind::YarnBerry, Some("4.5.0"));
-        check(&with("bun@1.1.0"), &[], Kind::Bun, Some("1.1.0"));
+        check(&with("npm@10.8.2+sha512.abc"), &[], ManagerKind::Npm, Some("10.8.2"));
+        check(&with("pnpm@9.12.0"), &[("yarn.lock", "")], ManagerKind::Pnpm, Some("9.12.0"));
+        check(&with("yarn@1.22.22"), &[], ManagerKind::YarnClassic, Some("1.22.22"));
+        check(&with("yarn@4.5.0"), &[], ManagerKind::YarnBerry, Some("4.5.0"));
+        check(&with("bun@1.1.0"), &[], ManagerKind::Bun, Some("1.1.0"));
         let engines = r#"{"devEngines": {"packageManager": {"name": "pnpm", "version": "^9"}}}"#;
-        check(engines, &[], Kind::Pnpm, Some("^9"));
+        check(engines, &[], ManagerKind::Pnpm, Some("^9"));
         check(
             r#"{"volta": {"yarn": "1.22.19"}}"#,
             &[("yarn.lock", "")],
-            Kind::YarnClassic,
+            ManagerKind::YarnClassic,
             Some("1.22.19"),
         );
-        check(r#"{"engines": {"npm": "10.x"}}"#, &[], Kind::Npm, Some("10.x"));
-        check(r#"{"engines": {"npm": ">=8"}}"#, &[], Kind::Npm, None);
+        check(r#"{"engines": {"npm": "10.x"}}"#, &[], ManagerKind::Npm, Some("10.x"));
+        check(r#"{"engines": {"npm": ">=8"}}"#, &[], ManagerKind::Npm, None);
         check(
             r#"{"engines": {"pnpm": ">=8"}}"#,
             &[("pnpm-lock.yaml", "")],
-            Kind::Pnpm,
+            ManagerKind::Pnpm,
             Some(">=8"),
         );
         for wrong in ["cnpm@1", "yarn@https://a/b.tgz", "pnpm@", "yarn@berry", "npm@1; rm x"] {
@@ -268,18 +268,18 @@ mod tests {
 
     #[test]
     fn lock_files_say_it_where_package_json_does_not() {
-        check("{}", &[], Kind::Npm, None);
-        check("{}", &[("package-lock.json", "")], Kind::Npm, None);
+        check("{}", &[], ManagerKind::Npm, None);
+        check("{}", &[("package-lock.json", "")], ManagerKind::Npm, None);
         for (format, version) in [("9.0", "9"), ("6.0", "8"), ("5.4", "7"), ("5.3", "6")] {
             let lock = format!("lockfileVersion: '{format}'\n");
-            check("{}", &[("pnpm-lock.yaml", &lock)], Kind::Pnpm, Some(version));
+            check("{}", &[("pnpm-lock.yaml", &lock)], ManagerKind::Pnpm, Some(version));
         }
-        check("{}", &[("yarn.lock", "# yarn lockfile v1\n")], Kind::YarnClassic, Some("1"));
+        check("{}", &[("yarn.lock", "# yarn lockfile v1\n")], ManagerKind::YarnClassic, Some("1"));
         for (format, version) in [(8, "4"), (6, "3"), (5, "3.1"), (4, "3.0")] {
             let lock = format!("__metadata:\n  version: {format}\n");
-            check("{}", &[("yarn.lock", &lock)], Kind::YarnBerry, Some(version));
+            check("{}", &[("yarn.lock", &lock)], ManagerKind::YarnBerry, Some(version));
         }
-        check("{}", &[("bun.lock", "")], Kind::Bun, Some("1"));
+        check("{}", &[("bun.lock", "")], ManagerKind::Bun, Some("1"));
         let mut notes = Vec::new();
         let tree = SourceTree::from_pairs([("yarn.lock", ""), ("package-lock.json", "")]);
         assert_eq!(by_lock(&tree, "", &mut notes), "yarn");

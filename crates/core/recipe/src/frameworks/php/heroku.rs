@@ -11,7 +11,7 @@ use crate::source::SourceTree;
 /// Options that take a value.
 const OPTIONS: &[&str] = &["-C", "-c", "-F", "-f", "-i", "-l", "-p"];
 
-pub struct Asked {
+pub struct HerokuServer {
     pub server: String,
     /// The document root as it is written.
     root: String,
@@ -20,12 +20,12 @@ pub struct Asked {
 }
 
 /// Returns what the Procfile asks for.
-pub fn asked_for(tree: &SourceTree) -> Option<Asked> {
+pub fn asked_for(tree: &SourceTree) -> Option<HerokuServer> {
     let procfile = procfile::parse(tree.text(PROCFILE)?).ok()?;
     parse(procfile.processes.get(&ProcessType::web())?)
 }
 
-pub fn parse(command: &str) -> Option<Asked> {
+pub fn parse(command: &str) -> Option<HerokuServer> {
     let mut words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'']));
     let server = words.find_map(|word| {
         let name = word.rsplit('/').next().unwrap_or(word);
@@ -40,10 +40,10 @@ pub fn parse(command: &str) -> Option<Asked> {
             root = word.into();
         }
     }
-    Some(Asked { server, root, ignored })
+    Some(HerokuServer { server, root, ignored })
 }
 
-impl Asked {
+impl HerokuServer {
     pub fn document_root(&self, tree: &SourceTree) -> Result<String, RecipeError> {
         let root = match self.root.trim_start_matches("./").trim_matches('/') {
             "" | "." => return Ok(".".into()),
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_is_the_document_root() {
+    fn the_last_argument_is_the_document_root() {
         for (command, root, ignored) in [
             ("heroku-php-apache2", ".", 0),
             ("heroku-php-apache2 public/", "public/", 0),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn remarks_are_few() {
+    fn only_the_first_few_remarks_are_shown() {
         let files: Vec<_> =
             (0..20).map(|n| (format!("{n:02}/.htaccess"), "Header set A b")).collect();
         let notes = notes(&SourceTree::from_pairs(files), ".");

@@ -1,10 +1,10 @@
 //! What each kind of frame does (RFC 9113, sections 5 and 6).
 
-use super::{Block, Connection, LEAVING, Leaving, Scratch, Server};
-use crate::h2::frame::{self, Head, Kind, Reason, STREAM_MASK, setting, unpadded};
+use super::{Block, H2Connection, LEAVING, Leaving, Scratch, Server};
+use crate::h2::frame::{self, FrameHead, FrameType, Reason, STREAM_MASK, setting, unpadded};
 use crate::h2::hpack::decode::Fields;
-use crate::h2::request::{self, Refused};
-use crate::h2::streams::{Cut, Ended, Key};
+use crate::h2::request::{self, RequestRefused};
+use crate::h2::streams::{Cut, StreamEnd, StreamKey};
 use crate::http::HEAD_BYTES_MAX;
 
 /// Bytes of a head in its compressed form, which is hardly ever longer than what it means.
@@ -16,57 +16,62 @@ const HEAD_TOO_LARGE: u16 = 431;
 
 /// What ends with a frame that breaks the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum H2Error {
     Connection(Reason),
     Stream(u32, Reason),
 }
 
-const PROTOCOL: Fault = Fault::Connection(Reason::PROTOCOL_ERROR);
-const SIZE: Fault = Fault::Connection(Reason::FRAME_SIZE_ERROR);
+const PROTOCOL: H2Error = H2Error::Connection(Reason::PROTOCOL_ERROR);
+const SIZE: H2Error = H2Error::Connection(Reason::FRAME_SIZE_ERROR);
 
-impl Connection {
+impl H2Connection {
     pub(super) fn frame(
         &mut self,
-        head: &Head,
+        head: &FrameHead,
         payload: &[u8],
         scratch: &mut Scratch,
         server: &mut impl Server,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), H2Error> {
         let expected = self.block.as_ref().map(|block| block.stream);
-        let continues = (head.kind == Kind::CONTINUATION).then_some(head.stream);
-        let begins = self.is_settled || (head.kind == Kind::SETTINGS && !head.has(frame::ACK));
+        let continues = (head.kind == FrameType::CONTINUATION).then_some(head.stream);
+        let begins = self.is_settled || (head.kind == FrameType::SETTINGS && !head.has(frame::ACK));
         if continues != expected || !begins {
             return Err(PROTOCOL);
         }
         let is_streams = matches!(
             head.kind,
-            Kind::DATA | Kind::HEADERS | Kind::PRIORITY | Kind::RST_STREAM | Kind::CONTINUATION
+            FrameType::DATA
+                | FrameType::HEADERS
+                | FrameType::PRIORITY
+                | FrameType::RST_STREAM
+                | FrameType::CONTINUATION
         );
-        let is_connections = matches!(head.kind, Kind::SETTINGS | Kind::PING | Kind::GOAWAY);
+        let is_connections =
+            matches!(head.kind, FrameType::SETTINGS | FrameType::PING | FrameType::GOAWAY);
         if (is_streams && head.stream == 0) || (is_connections && head.stream != 0) {
             return Err(PROTOCOL);
         }
         match head.kind {
-            Kind::DATA => self.data(head, payload),
-            Kind::HEADERS => self.headers(head, payload, scratch, server),
-            Kind::PRIORITY if payload.len() != PRIORITY_BYTES => {
-                Err(Fault::Stream(head.stream, Reason::FRAME_SIZE_ERROR))
+            FrameType::DATA => self.data(head, payload),
+            FrameType::HEADERS => self.headers(head, payload, scratch, server),
+            FrameType::PRIORITY if payload.len() != PRIORITY_BYTES => {
+                Err(H2Error::Stream(head.stream, Reason::FRAME_SIZE_ERROR))
             }
-            Kind::PRIORITY => depends_on_another(head.stream, payload),
-            Kind::RST_STREAM if payload.len() != 4 => Err(SIZE),
-            Kind::RST_STREAM => self.reset(head.stream),
-            Kind::SETTINGS => self.settings(head, payload),
-            Kind::PUSH_PROMISE => Err(PROTOCOL),
-            Kind::PING => self.ping(head, payload),
-            Kind::GOAWAY if payload.len() < 8 => Err(SIZE),
-            Kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
-            Kind::CONTINUATION => self.continuation(head, payload, scratch, server),
+            FrameType::PRIORITY => depends_on_another(head.stream, payload),
+            FrameType::RST_STREAM if payload.len() != 4 => Err(SIZE),
+            FrameType::RST_STREAM => self.reset(head.stream),
+            FrameType::SETTINGS => self.settings(head, payload),
+            FrameType::PUSH_PROMISE => Err(PROTOCOL),
+            FrameType::PING => self.ping(head, payload),
+            FrameType::GOAWAY if payload.len() < 8 => Err(SIZE),
+            FrameType::WINDOW_UPDATE => self.window_update(head.stream, payload),
+            FrameType::CONTINUATION => self.continuation(head, payload, scratch, server),
             // The client goes when it has its answers; unknown frames mean nothing.
             _ => Ok(()),
         }
     }
 
-    fn data(&mut self, head: &Head, payload: &[u8]) -> Result<(), Fault> {
+    fn data(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), H2Error> {
         let (id, length) = (head.stream, head.length as u32);
         if id > self.last {
             return Err(PROTOCOL);
@@ -74,7 +79,7 @@ impl Connection {
         let content = &payload[unpadded(head, payload).ok_or(PROTOCOL)?];
         self.window_in -= i64::from(length);
         if self.window_in < 0 {
-            return Err(Fault::Connection(Reason::FLOW_CONTROL_ERROR));
+            return Err(H2Error::Connection(Reason::FLOW_CONTROL_ERROR));
         }
         let result = self.content(id, content, length, head.has(frame::END_STREAM));
         self.give_back_all(*result.as_ref().unwrap_or(&length));
@@ -82,18 +87,24 @@ impl Connection {
     }
 
     /// Takes content in, and returns how many bytes of it nobody will read.
-    fn content(&mut self, id: u32, content: &[u8], length: u32, ended: bool) -> Result<u32, Fault> {
-        let fault = |reason| Err(Fault::Stream(id, reason));
+    fn content(
+        &mut self,
+        id: u32,
+        content: &[u8],
+        length: u32,
+        ended: bool,
+    ) -> Result<u32, H2Error> {
+        let fault = |reason| Err(H2Error::Stream(id, reason));
         let Some(key) = self.streams.find(id) else {
             return too_late(id, self.streams.how_ended(id), length);
         };
         let Some(stream) = self.streams.get(key) else { return Ok(length) };
         if let Some(cut) = stream.cut {
-            return too_late(id, Ended::Cut(cut), length);
+            return too_late(id, StreamEnd::Cut(cut), length);
         }
         if stream.has_come {
             return match stream.is_sent {
-                true => too_late(id, Ended::Whole, length),
+                true => too_late(id, StreamEnd::Whole, length),
                 false => fault(Reason::STREAM_CLOSED),
             };
         }
@@ -122,11 +133,11 @@ impl Connection {
 
     fn headers(
         &mut self,
-        head: &Head,
+        head: &FrameHead,
         payload: &[u8],
         scratch: &mut Scratch,
         server: &mut impl Server,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), H2Error> {
         let id = head.stream;
         // The streams of servers are even, and none begins any here.
         if id.is_multiple_of(2) {
@@ -150,15 +161,15 @@ impl Connection {
 
     fn continuation(
         &mut self,
-        head: &Head,
+        head: &FrameHead,
         payload: &[u8],
         scratch: &mut Scratch,
         server: &mut impl Server,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), H2Error> {
         let Some(block) = &mut self.block else { return Err(PROTOCOL) };
         block.bytes.extend_from_slice(payload);
         if block.bytes.len() > BLOCK_BYTES_MAX {
-            return Err(Fault::Connection(Reason::ENHANCE_YOUR_CALM));
+            return Err(H2Error::Connection(Reason::ENHANCE_YOUR_CALM));
         }
         if !head.has(frame::END_HEADERS) {
             return Ok(());
@@ -174,12 +185,12 @@ impl Connection {
         id: u32,
         ended: bool,
         block: &[u8],
-        priority: Result<(), Fault>,
+        priority: Result<(), H2Error>,
         scratch: &mut Scratch,
         server: &mut impl Server,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), H2Error> {
         scratch.fields.begin(HEAD_BYTES_MAX);
-        let unreadable = |_| Fault::Connection(Reason::COMPRESSION_ERROR);
+        let unreadable = |_| H2Error::Connection(Reason::COMPRESSION_ERROR);
         self.decoder.decode(block, &mut scratch.fields).map_err(unreadable)?;
         if id > self.last {
             self.last = id;
@@ -191,11 +202,11 @@ impl Connection {
             return self.trailers(key, ended, &scratch.fields);
         }
         match self.streams.how_ended(id) {
-            Ended::Cut(Cut::ByUs) => Ok(()),
-            Ended::Cut(Cut::ByClient) | Ended::Whole => {
-                Err(Fault::Connection(Reason::STREAM_CLOSED))
+            StreamEnd::Cut(Cut::ByUs) => Ok(()),
+            StreamEnd::Cut(Cut::ByClient) | StreamEnd::Whole => {
+                Err(H2Error::Connection(Reason::STREAM_CLOSED))
             }
-            Ended::Unknown => Err(PROTOCOL),
+            StreamEnd::Unknown => Err(PROTOCOL),
         }
     }
 
@@ -205,9 +216,9 @@ impl Connection {
         ended: bool,
         scratch: &mut Scratch,
         server: &mut impl Server,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), H2Error> {
         if self.leaving == Leaving::Known {
-            self.streams.remember(id, Ended::Cut(Cut::ByUs));
+            self.streams.remember(id, StreamEnd::Cut(Cut::ByUs));
             return Ok(());
         }
         if !self.streams.has_room() || !server.has_room() {
@@ -225,16 +236,16 @@ impl Connection {
                 server.begin(key, asked, &scratch.head);
                 Ok(())
             }
-            Err(Refused::Malformed) => Err(Fault::Stream(id, Reason::PROTOCOL_ERROR)),
-            Err(Refused::Status(status)) => {
+            Err(RequestRefused::Malformed) => Err(H2Error::Stream(id, Reason::PROTOCOL_ERROR)),
+            Err(RequestRefused::Status(status)) => {
                 self.answer_at_once(id, status, ended);
                 Ok(())
             }
         }
     }
 
-    fn trailers(&mut self, key: Key, ended: bool, fields: &Fields) -> Result<(), Fault> {
-        let fault = |reason| Err(Fault::Stream(key.id, reason));
+    fn trailers(&mut self, key: StreamKey, ended: bool, fields: &Fields) -> Result<(), H2Error> {
+        let fault = |reason| Err(H2Error::Stream(key.id, reason));
         let Some(stream) = self.streams.get(key) else { return Ok(()) };
         match stream.cut {
             Some(Cut::ByUs) => return Ok(()),
@@ -243,7 +254,7 @@ impl Connection {
         }
         if stream.has_come {
             return match stream.is_sent {
-                true => Err(Fault::Connection(Reason::STREAM_CLOSED)),
+                true => Err(H2Error::Connection(Reason::STREAM_CLOSED)),
                 false => fault(Reason::STREAM_CLOSED),
             };
         }
@@ -266,7 +277,7 @@ impl Connection {
         Ok(())
     }
 
-    fn reset(&mut self, id: u32) -> Result<(), Fault> {
+    fn reset(&mut self, id: u32) -> Result<(), H2Error> {
         if id > self.last {
             return Err(PROTOCOL);
         }
@@ -277,7 +288,7 @@ impl Connection {
         Ok(())
     }
 
-    fn settings(&mut self, head: &Head, payload: &[u8]) -> Result<(), Fault> {
+    fn settings(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), H2Error> {
         if head.has(frame::ACK) {
             return if payload.is_empty() { Ok(()) } else { Err(SIZE) };
         }
@@ -300,12 +311,12 @@ impl Connection {
             }
         }
         self.is_settled = true;
-        frame::put(&mut self.out, Kind::SETTINGS, frame::ACK, 0, &[]);
+        frame::put(&mut self.out, FrameType::SETTINGS, frame::ACK, 0, &[]);
         Ok(())
     }
 
     /// Sets the window of new streams; it holds for streams that are under way, too.
-    fn first_window(&mut self, bytes: i64) -> Result<(), Fault> {
+    fn first_window(&mut self, bytes: i64) -> Result<(), H2Error> {
         let more = bytes - self.window_at_first;
         self.window_at_first = bytes;
         let mut is_sound = bytes <= WINDOW_MAX;
@@ -316,22 +327,22 @@ impl Connection {
                 stream.writer.wake();
             }
         }
-        if is_sound { Ok(()) } else { Err(Fault::Connection(Reason::FLOW_CONTROL_ERROR)) }
+        if is_sound { Ok(()) } else { Err(H2Error::Connection(Reason::FLOW_CONTROL_ERROR)) }
     }
 
-    fn ping(&mut self, head: &Head, payload: &[u8]) -> Result<(), Fault> {
+    fn ping(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), H2Error> {
         if payload.len() != 8 {
             return Err(SIZE);
         }
         if !head.has(frame::ACK) {
-            frame::put(&mut self.out, Kind::PING, frame::ACK, 0, payload);
+            frame::put(&mut self.out, FrameType::PING, frame::ACK, 0, payload);
         } else if payload == LEAVING {
             self.has_left();
         }
         Ok(())
     }
 
-    fn window_update(&mut self, id: u32, payload: &[u8]) -> Result<(), Fault> {
+    fn window_update(&mut self, id: u32, payload: &[u8]) -> Result<(), H2Error> {
         let number = payload.first_chunk().filter(|_| payload.len() == 4).ok_or(SIZE)?;
         let more = i64::from(u32::from_be_bytes(*number) & STREAM_MASK);
         if id > self.last {
@@ -343,12 +354,12 @@ impl Connection {
                 return Err(PROTOCOL);
             }
             if self.window_out > WINDOW_MAX {
-                return Err(Fault::Connection(Reason::FLOW_CONTROL_ERROR));
+                return Err(H2Error::Connection(Reason::FLOW_CONTROL_ERROR));
             }
             return Ok(());
         }
         if more == 0 {
-            return Err(Fault::Stream(id, Reason::PROTOCOL_ERROR));
+            return Err(H2Error::Stream(id, Reason::PROTOCOL_ERROR));
         }
         let Some(key) = self.streams.find(id) else { return Ok(()) };
         let Some(stream) = self.streams.get(key).filter(|stream| stream.cut.is_none()) else {
@@ -356,7 +367,7 @@ impl Connection {
         };
         stream.window_out += more;
         if stream.window_out > WINDOW_MAX {
-            return Err(Fault::Stream(id, Reason::FLOW_CONTROL_ERROR));
+            return Err(H2Error::Stream(id, Reason::FLOW_CONTROL_ERROR));
         }
         stream.writer.wake();
         Ok(())
@@ -366,7 +377,7 @@ impl Connection {
     fn answer_at_once(&mut self, id: u32, status: u16, ended: bool) {
         self.put_status(id, status);
         if ended {
-            self.streams.remember(id, Ended::Whole);
+            self.streams.remember(id, StreamEnd::Whole);
         } else {
             self.refuse(id, Reason::NO_ERROR);
         }
@@ -374,13 +385,13 @@ impl Connection {
 
     /// Ends a stream, whether it is held or not.
     pub(super) fn refuse(&mut self, id: u32, reason: Reason) {
-        frame::put_number(&mut self.out, Kind::RST_STREAM, id, reason.0);
+        frame::put_number(&mut self.out, FrameType::RST_STREAM, id, reason.0);
         match self.streams.find(id) {
             Some(key) => {
                 self.streams.cut(key, Cut::ByUs);
                 self.leave_queue(key);
             }
-            None => self.streams.remember(id, Ended::Cut(Cut::ByUs)),
+            None => self.streams.remember(id, StreamEnd::Cut(Cut::ByUs)),
         }
         self.driver.wake();
     }
@@ -388,19 +399,21 @@ impl Connection {
 
 /// Handles a part of a body for a stream that is over. What was under way when we cut that is
 /// dropped.
-fn too_late(id: u32, ended: Ended, length: u32) -> Result<u32, Fault> {
+fn too_late(id: u32, ended: StreamEnd, length: u32) -> Result<u32, H2Error> {
     match ended {
-        Ended::Cut(Cut::ByUs) => Ok(length),
-        Ended::Whole => Err(Fault::Connection(Reason::STREAM_CLOSED)),
-        Ended::Cut(Cut::ByClient) | Ended::Unknown => Err(Fault::Stream(id, Reason::STREAM_CLOSED)),
+        StreamEnd::Cut(Cut::ByUs) => Ok(length),
+        StreamEnd::Whole => Err(H2Error::Connection(Reason::STREAM_CLOSED)),
+        StreamEnd::Cut(Cut::ByClient) | StreamEnd::Unknown => {
+            Err(H2Error::Stream(id, Reason::STREAM_CLOSED))
+        }
     }
 }
 
 /// Checks that a stream does not depend on itself, which is an error in it.
-fn depends_on_another(id: u32, fields: &[u8]) -> Result<(), Fault> {
+fn depends_on_another(id: u32, fields: &[u8]) -> Result<(), H2Error> {
     let on = fields.first_chunk().map(|on| u32::from_be_bytes(*on) & STREAM_MASK);
     match on == Some(id) {
-        true => Err(Fault::Stream(id, Reason::PROTOCOL_ERROR)),
+        true => Err(H2Error::Stream(id, Reason::PROTOCOL_ERROR)),
         false => Ok(()),
     }
 }

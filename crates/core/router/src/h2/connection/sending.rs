@@ -2,15 +2,15 @@
 
 use std::task::{Context, Poll};
 
-use super::{Connection, OUT_BYTES};
+use super::{H2Connection, OUT_BYTES};
 use crate::h2::answer::{self, Framing};
-use crate::h2::chunks::Chunks;
-use crate::h2::frame::{self, Kind, PAYLOAD_BYTES_MAX, Reason};
-use crate::h2::streams::{Key, Stream, looks_only};
+use crate::h2::chunks::ChunkReader;
+use crate::h2::frame::{self, FrameType, PAYLOAD_BYTES_MAX, Reason};
+use crate::h2::streams::{StreamKey, StreamState, looks_only};
 
 /// The stream is over: the client cut it, or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct StreamGone;
 
 /// The reason why a head was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,18 +34,18 @@ pub struct Sent {
 }
 
 impl Sent {
-    fn of(head: &answer::Head, text: &[u8]) -> Sent {
-        let answer::Head { framing, length, is_interim } = *head;
+    fn of(head: &answer::AnswerHead, text: &[u8]) -> Sent {
+        let answer::AnswerHead { framing, length, is_interim } = *head;
         let (used, is_whole) = framing.end(text, length);
         Sent { framing, used, is_interim, is_whole: is_whole && !is_interim }
     }
 }
 
-impl Connection {
+impl H2Connection {
     /// Sends the head of an answer, given in the text of HTTP/1.1.
     pub fn send_head(
         &mut self,
-        key: Key,
+        key: StreamKey,
         text: &[u8],
         is_head: bool,
         is_tunnel: bool,
@@ -81,10 +81,14 @@ impl Connection {
     }
 
     /// Resolves with how much of a body may be sent now: at least a byte.
-    pub fn poll_room(&mut self, key: Key, cx: &Context<'_>) -> Poll<Result<usize, Gone>> {
+    pub fn poll_room(
+        &mut self,
+        key: StreamKey,
+        cx: &Context<'_>,
+    ) -> Poll<Result<usize, StreamGone>> {
         let shared = self.shared_room();
         let Some(stream) = self.streams.get(key).filter(|stream| stream.cut.is_none()) else {
-            return Poll::Ready(Err(Gone));
+            return Poll::Ready(Err(StreamGone));
         };
         let own = usize::try_from(stream.window_out).unwrap_or(0);
         let room = own.min(shared);
@@ -110,8 +114,14 @@ impl Connection {
     }
 
     /// Sends a part of a body, for which there is room.
-    pub fn send_body(&mut self, key: Key, content: &[u8], ended: bool) -> Result<(), Gone> {
-        let stream = self.streams.get(key).filter(|stream| stream.cut.is_none()).ok_or(Gone)?;
+    pub fn send_body(
+        &mut self,
+        key: StreamKey,
+        content: &[u8],
+        ended: bool,
+    ) -> Result<(), StreamGone> {
+        let stream =
+            self.streams.get(key).filter(|stream| stream.cut.is_none()).ok_or(StreamGone)?;
         stream.window_out -= content.len() as i64;
         self.window_out -= content.len() as i64;
         stream.is_sent = ended;
@@ -119,10 +129,10 @@ impl Connection {
         while let Some(piece) = pieces.next() {
             let is_last = ended && pieces.peek().is_none();
             let flags = if is_last { frame::END_STREAM } else { 0 };
-            frame::put(&mut self.out, Kind::DATA, flags, key.id, piece);
+            frame::put(&mut self.out, FrameType::DATA, flags, key.id, piece);
         }
         if content.is_empty() && ended {
-            frame::put(&mut self.out, Kind::DATA, frame::END_STREAM, key.id, &[]);
+            frame::put(&mut self.out, FrameType::DATA, frame::END_STREAM, key.id, &[]);
         }
         self.streams.settle(key);
         self.driver.wake();
@@ -130,7 +140,7 @@ impl Connection {
     }
 
     /// Sends the end of a body that came in chunks.
-    pub fn send_end(&mut self, key: Key, chunks: &Chunks) -> Result<(), Unsent> {
+    pub fn send_end(&mut self, key: StreamKey, chunks: &ChunkReader) -> Result<(), Unsent> {
         let stream = self.streams.get(key).filter(|stream| stream.cut.is_none());
         let stream = stream.ok_or(Unsent::Gone)?;
         let encoder = &mut self.encoder;
@@ -152,7 +162,7 @@ impl Connection {
         match written {
             Ok(()) => stream.is_sent = true,
             Err(None) => {
-                return self.send_body(key, &[], true).map_err(|Gone| Unsent::Gone);
+                return self.send_body(key, &[], true).map_err(|StreamGone| Unsent::Gone);
             }
             Err(Some(error)) => return Err(error),
         }
@@ -162,15 +172,15 @@ impl Connection {
     }
 
     /// Ends a stream before its end, so that what was sent so far cannot pass for the whole.
-    pub fn cut(&mut self, key: Key, reason: Reason) {
-        let is_sent = |stream: &mut Stream| stream.is_sent || stream.cut.is_some();
+    pub fn cut(&mut self, key: StreamKey, reason: Reason) {
+        let is_sent = |stream: &mut StreamState| stream.is_sent || stream.cut.is_some();
         if !self.streams.get(key).is_none_or(is_sent) {
             self.refuse(key.id, reason);
         }
     }
 
     /// Ends a stream that nothing serves any more.
-    pub fn end(&mut self, key: Key) {
+    pub fn end(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(key) else { return };
         let unread = std::mem::take(&mut stream.owed);
         let (is_cut, is_sent, has_come) = (stream.cut.is_some(), stream.is_sent, stream.has_come);
@@ -187,7 +197,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn leave_queue(&mut self, key: Key) {
+    pub(super) fn leave_queue(&mut self, key: StreamKey) {
         if let Some(at) = self.queue.iter().position(|queued| *queued == key) {
             self.queue.remove(at);
         }

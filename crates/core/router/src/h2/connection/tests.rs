@@ -10,24 +10,24 @@ use std::task::{Context, Poll, Waker};
 use self::peer::{Frame, Peer};
 use super::*;
 use crate::h2::answer::Framing;
-use crate::h2::chunks::Chunks;
+use crate::h2::chunks::ChunkReader;
 use crate::h2::frame::{ACK, END_HEADERS, END_STREAM, PADDED, PAYLOAD_BYTES_MAX};
 use crate::h2::streams::HELD_MAX;
 
 /// Returns the room, and waits for it if there is none.
-fn room(peer: &mut Peer, key: Key) -> Poll<Result<usize, Gone>> {
+fn room(peer: &mut Peer, key: StreamKey) -> Poll<Result<usize, StreamGone>> {
     peer.h2.poll_room(key, &Context::from_waker(&traffic::flag().1))
 }
 
 /// Sends the head of an answer with a body of this many bytes.
-fn begin_answer(peer: &mut Peer, key: Key, length: usize) {
+fn begin_answer(peer: &mut Peer, key: StreamKey, length: usize) {
     let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nX: y\r\n\r\n");
     let sent = peer.h2.send_head(key, text.as_bytes(), false, false).unwrap();
     assert_eq!((sent.framing, sent.used), (Framing::Length(length as u64), text.len()));
 }
 
 /// Sends as much of a body as there is room for, and returns how much that was.
-fn send(peer: &mut Peer, key: Key, content: &[u8]) -> usize {
+fn send(peer: &mut Peer, key: StreamKey, content: &[u8]) -> usize {
     let Poll::Ready(Ok(room)) = room(peer, key) else { return 0 };
     let count = room.min(content.len());
     peer.h2.send_body(key, &content[..count], count == content.len()).unwrap();
@@ -35,12 +35,12 @@ fn send(peer: &mut Peer, key: Key, content: &[u8]) -> usize {
 }
 
 fn data(seen: &[Frame], stream: u32) -> (usize, bool) {
-    let of = seen.iter().filter(|frame| frame.kind == Kind::DATA && frame.stream == stream);
+    let of = seen.iter().filter(|frame| frame.kind == FrameType::DATA && frame.stream == stream);
     of.fold((0, false), |(sum, _), frame| (sum + frame.payload.len(), frame.ends()))
 }
 
 fn updates(seen: &[Frame], stream: u32) -> u32 {
-    let is = |frame: &&Frame| frame.kind == Kind::WINDOW_UPDATE && frame.stream == stream;
+    let is = |frame: &&Frame| frame.kind == FrameType::WINDOW_UPDATE && frame.stream == stream;
     seen.iter().filter(is).map(|frame| frame.number(0)).sum()
 }
 
@@ -106,7 +106,7 @@ fn bodies_keep_to_the_windows_of_the_client() {
     assert_eq!(room(&mut peer, second), ready(100));
 }
 
-fn ready(bytes: usize) -> Poll<Result<usize, Gone>> {
+fn ready(bytes: usize) -> Poll<Result<usize, StreamGone>> {
     Poll::Ready(Ok(bytes))
 }
 
@@ -124,7 +124,7 @@ fn streams_wait_for_common_room_in_turn() {
     assert_eq!(room(&mut peer, keys[0]), Poll::Pending);
     assert_eq!(peer.h2.queue, [keys[1], keys[2], keys[0]]);
     peer.h2.end(keys[2]);
-    peer.frame(Kind::RST_STREAM, 0, 3, &[0, 0, 0, 8]);
+    peer.frame(FrameType::RST_STREAM, 0, 3, &[0, 0, 0, 8]);
     assert_eq!(peer.h2.queue, [keys[0]]);
     // A stream that has no window of its own any more does not hold up others.
     peer.settings(&[(setting::INITIAL_WINDOW, 0)]);
@@ -143,17 +143,17 @@ fn streams_wait_for_common_room_in_turn() {
 }
 
 #[test]
-fn who_only_looks_takes_nobodys_place() {
+fn a_poll_with_a_noop_waker_does_not_replace_the_waiting_task() {
     let mut peer = Peer::with(&[(setting::INITIAL_WINDOW, 0)]);
     let key = peer.post(1);
     begin_answer(&mut peer, key, 5);
     peer.seen();
     let looking = Context::from_waker(Waker::noop());
-    for (frame, number) in [(Kind::DATA, 0_u32), (Kind::WINDOW_UPDATE, 1)] {
+    for (frame, number) in [(FrameType::DATA, 0_u32), (FrameType::WINDOW_UPDATE, 1)] {
         let (woken, waker) = traffic::flag();
         woken.0.store(false, SeqCst);
         for cx in [Context::from_waker(&waker), Context::from_waker(Waker::noop())] {
-            if frame == Kind::DATA {
+            if frame == FrameType::DATA {
                 assert!(peer.h2.poll_more(key, &cx).is_pending());
             } else {
                 assert!(peer.h2.poll_room(key, &cx).is_pending());
@@ -178,7 +178,7 @@ fn what_is_read_comes_back_to_the_windows() {
     let mut padded = vec![200];
     padded.extend_from_slice(b"padded");
     padded.resize(207, 0);
-    peer.frame(Kind::DATA, PADDED, 1, &padded);
+    peer.frame(FrameType::DATA, PADDED, 1, &padded);
     let mut bytes = [0; 100];
     let count = peer.h2.read_body(key, &mut bytes);
     assert_eq!(&bytes[..count], b"5\r\nhello\r\n6\r\npadded\r\n");
@@ -218,18 +218,19 @@ fn trailers_end_a_request_and_an_answer() {
     let mut peer = Peer::new();
     let key = peer.post(1);
     let trailers = [0, 1, b'a', 1, b'b'];
-    peer.frame(Kind::HEADERS, END_STREAM | END_HEADERS, 1, &trailers);
+    peer.frame(FrameType::HEADERS, END_STREAM | END_HEADERS, 1, &trailers);
     let mut bytes = [0; 100];
     let count = peer.h2.read_body(key, &mut bytes);
     assert_eq!(&bytes[..count], b"0\r\na: b\r\n\r\n");
     assert_eq!(peer.h2.poll_more(key, &Context::from_waker(Waker::noop())), Poll::Ready(Ok(false)));
     let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     peer.h2.send_head(key, head, false, false).unwrap();
-    let mut chunks = Chunks::default();
+    let mut chunks = ChunkReader::default();
     let mut rest = &b"0\r\nGrpc-Status: 7\r\nTE: x\r\n\r\n"[..];
     while !rest.is_empty() {
         let step = chunks.step(rest).unwrap();
-        let (crate::h2::chunks::Step::Skip(count) | crate::h2::chunks::Step::End(count)) = step
+        let (crate::h2::chunks::ChunkStep::Skip(count) | crate::h2::chunks::ChunkStep::End(count)) =
+            step
         else {
             panic!("{step:?}")
         };
@@ -245,12 +246,12 @@ fn trailers_end_a_request_and_an_answer() {
     peer.ask(3, "POST", &[("content-length", "1")], false);
     let key = peer.key(3);
     peer.data(3, b"x", false);
-    peer.frame(Kind::HEADERS, END_STREAM | END_HEADERS, 3, &trailers);
+    peer.frame(FrameType::HEADERS, END_STREAM | END_HEADERS, 3, &trailers);
     assert_eq!((peer.h2.read_body(key, &mut bytes), bytes[0]), (1, b'x'));
 }
 
 #[test]
-fn who_is_to_leave_is_told_twice() {
+fn a_client_that_is_to_leave_is_told_twice() {
     let mut peer = Peer::new();
     let first = peer.get(1);
     peer.h2.leave();
@@ -259,9 +260,9 @@ fn who_is_to_leave_is_told_twice() {
     assert_eq!((seen[0].number(0), seen[0].number(4), seen.len()), (0x7fff_ffff, 0, 2));
     // What the client asks before it knows is answered.
     let second = peer.get(3);
-    peer.frame(Kind::PING, ACK, 0, &seen[1].payload);
+    peer.frame(FrameType::PING, ACK, 0, &seen[1].payload);
     let seen = peer.seen();
-    assert_eq!((seen[0].kind, seen[0].number(0), seen[0].number(4)), (Kind::GOAWAY, 3, 0));
+    assert_eq!((seen[0].kind, seen[0].number(0), seen[0].number(4)), (FrameType::GOAWAY, 3, 0));
     peer.ask(5, "POST", &[], false);
     peer.data(5, b"x", false);
     assert_eq!((peer.requests.begun.len(), peer.seen().len()), (2, 0));
@@ -293,7 +294,7 @@ fn no_more_streams_than_agreed_are_open_or_held() {
     assert_eq!((peer.resets(), peer.requests.begun.len()), (vec![], HELD_MAX));
     peer.ask(stream(HELD_MAX + 1), "GET", &[], true);
     assert_eq!(peer.resets().len(), 1);
-    let keys: Vec<Key> = peer.requests.begun.iter().map(|(key, ..)| *key).collect();
+    let keys: Vec<StreamKey> = peer.requests.begun.iter().map(|(key, ..)| *key).collect();
     keys.iter().for_each(|key| peer.h2.end(*key));
     assert_eq!(peer.resets().len(), STREAMS_MAX, "those that were not answered");
     peer.requests.is_full = true;
@@ -302,7 +303,7 @@ fn no_more_streams_than_agreed_are_open_or_held() {
 }
 
 #[test]
-fn who_serves_a_stream_no_more_ends_it() {
+fn a_stream_that_nobody_serves_any_more_is_ended() {
     let mut peer = Peer::new();
     for (stream, answered, whole, reason) in [
         (1, false, true, Some(Reason::INTERNAL_ERROR)),
@@ -322,8 +323,8 @@ fn who_serves_a_stream_no_more_ends_it() {
         // The stream is gone, and so is what is still done to it.
         peer.h2.end(key);
         peer.h2.cut(key, Reason::CANCEL);
-        assert_eq!(peer.h2.send_body(key, b"x", false), Err(Gone));
-        assert_eq!(room(&mut peer, key), Poll::Ready(Err(Gone)));
+        assert_eq!(peer.h2.send_body(key, b"x", false), Err(StreamGone));
+        assert_eq!(room(&mut peer, key), Poll::Ready(Err(StreamGone)));
         assert!(peer.seen().is_empty());
     }
     let key = peer.get(9);
@@ -341,16 +342,16 @@ fn a_head_that_is_too_large_is_answered_and_the_table_is_kept() {
     block.extend([0x40, 1, b'x', 0x7f, 0x81, 0x1e]);
     block.extend([b'v'; 127 + 1 + 30 * 128]);
     block.extend([0xbe; 100]);
-    peer.frame(Kind::HEADERS, END_HEADERS | END_STREAM, 1, &block);
+    peer.frame(FrameType::HEADERS, END_HEADERS | END_STREAM, 1, &block);
     let seen = peer.seen();
     assert_eq!((peer.fields(&seen[0])[":status"].as_str(), seen[0].ends()), ("431", true));
     let mut block = peer::block("GET", &[]);
     block.push(0xbe);
-    peer.frame(Kind::HEADERS, END_HEADERS | END_STREAM, 3, &block);
+    peer.frame(FrameType::HEADERS, END_HEADERS | END_STREAM, 3, &block);
     assert!(peer.requests.begun[0].2.contains("\r\nx: vvvv"));
     // The request has a body behind it, which is not wanted.
     block.extend([0xbe; 100]);
-    peer.frame(Kind::HEADERS, END_HEADERS, 5, &block);
+    peer.frame(FrameType::HEADERS, END_HEADERS, 5, &block);
     assert_eq!(peer.resets(), [(5, Reason::NO_ERROR)]);
     peer.data(5, b"x", true);
     assert!(peer.seen().is_empty() && peer.requests.begun.len() == 1);
@@ -360,12 +361,12 @@ fn a_head_that_is_too_large_is_answered_and_the_table_is_kept() {
 #[test]
 fn frames_come_in_any_pieces() {
     let mut bytes = PREFACE.to_vec();
-    frame::put(&mut bytes, Kind::SETTINGS, 0, 0, &[]);
+    frame::put(&mut bytes, FrameType::SETTINGS, 0, 0, &[]);
     let block = peer::block("POST", &[("a", "b")]);
-    frame::put(&mut bytes, Kind::HEADERS, 0, 1, &block[..5]);
-    frame::put(&mut bytes, Kind::CONTINUATION, END_HEADERS, 1, &block[5..]);
-    frame::put(&mut bytes, Kind::DATA, END_STREAM, 1, b"content");
-    frame::put(&mut bytes, Kind::PING, 0, 0, b"12345678");
+    frame::put(&mut bytes, FrameType::HEADERS, 0, 1, &block[..5]);
+    frame::put(&mut bytes, FrameType::CONTINUATION, END_HEADERS, 1, &block[5..]);
+    frame::put(&mut bytes, FrameType::DATA, END_STREAM, 1, b"content");
+    frame::put(&mut bytes, FrameType::PING, 0, 0, b"12345678");
     for size in 1..=bytes.len() {
         let mut peer = Peer::silent();
         bytes.chunks(size).for_each(|piece| peer.bytes(piece));

@@ -3,7 +3,7 @@
 
 use super::huffman;
 use super::names::KNOWN;
-use super::table::{FIELD_BYTES, TABLE_BYTES_MAX, Table};
+use super::table::{DynamicTable, FIELD_BYTES, TABLE_BYTES_MAX};
 
 /// The fields of one head. One value serves many heads, so that none needs memory of its own.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Unreadable;
 /// The decoder of one connection.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    table: Table,
+    table: DynamicTable,
 }
 
 impl Decoder {
@@ -198,7 +198,7 @@ mod tests {
 
     /// The examples of RFC 7541, appendices C.3 and C.4: three requests, plain and coded.
     #[test]
-    fn the_examples_are_read() {
+    fn the_examples_of_the_standard_are_read() {
         let plain = [
             "828684410f7777772e6578616d706c652e636f6d",
             "828684be58086e6f2d6361636865",

@@ -2,7 +2,7 @@
 //! table that both sides share. The code for strings is not used: it costs more time than it saves.
 
 use super::names::index_of;
-use super::table::{TABLE_BYTES_MAX, Table};
+use super::table::{DynamicTable, TABLE_BYTES_MAX};
 
 /// Fields that both sides know from the start.
 const KNOWN: usize = 61;
@@ -27,7 +27,7 @@ const LENGTH: Form = (0, 7);
 /// The encoder of one connection.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    table: Table,
+    table: DynamicTable,
     /// The hashes of the fields in the table, the oldest first.
     kept: Vec<u64>,
     said: Vec<u64>,

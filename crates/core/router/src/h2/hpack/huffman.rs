@@ -151,7 +151,7 @@ mod tests {
 
     /// The examples of RFC 7541, appendix C.
     #[test]
-    fn the_examples_are_read() {
+    fn the_examples_of_the_standard_are_read() {
         for (text, code) in [
             ("www.example.com", &b"\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff"[..]),
             ("no-cache", b"\xa8\xeb\x10\x64\x9c\xbf"),

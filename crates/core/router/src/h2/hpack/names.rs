@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_where_they_are_said_to() {
+    fn names_have_the_numbers_of_the_static_table() {
         let mut found = 0;
         for (at, (name, _)) in KNOWN.iter().enumerate() {
             if let Some(index) = index_of(name.as_bytes()) {

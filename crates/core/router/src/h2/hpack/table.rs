@@ -9,26 +9,26 @@ pub const TABLE_BYTES_MAX: usize = 4096;
 pub const FIELD_BYTES: usize = 32;
 
 #[derive(Debug)]
-pub struct Table {
+pub struct DynamicTable {
     /// The fields, the newest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TableEntry>,
     size: usize,
     size_max: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TableEntry {
     bytes: Box<[u8]>,
     name: usize,
 }
 
-impl Default for Table {
-    fn default() -> Table {
-        Table { entries: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
+impl Default for DynamicTable {
+    fn default() -> DynamicTable {
+        DynamicTable { entries: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
     }
 }
 
-impl Table {
+impl DynamicTable {
     /// Returns the field that has this many newer ones.
     pub fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let entry = self.entries.get(index)?;
@@ -55,7 +55,7 @@ impl Table {
         self.shrink_to(self.size_max.saturating_sub(size));
         if size <= self.size_max {
             self.size += size;
-            self.entries.push_front(Entry { bytes: bytes.into(), name });
+            self.entries.push_front(TableEntry { bytes: bytes.into(), name });
         }
     }
 
@@ -75,10 +75,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_stays_as_small_as_was_said(
+        fn the_table_stays_within_its_size(
             steps: Vec<(Option<u16>, Vec<u8>)>,
         ) {
-            let mut table = Table::default();
+            let mut table = DynamicTable::default();
             for (size, bytes) in steps {
                 if let Some(size) = size {
                     table.resize(usize::from(size % 5000));

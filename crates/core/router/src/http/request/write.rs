@@ -6,29 +6,29 @@ use std::net::IpAddr;
 
 use super::super::syntax::is_token_byte;
 use super::super::{is_hop_by_hop, is_named, put_header};
-use super::{Facts, Origin, Telling};
+use super::{Facts, ForwardedFields, RequestOrigin};
 use crate::http::body::Body;
 
-pub(super) struct Line<'a> {
+pub(super) struct RequestLine<'a> {
     pub method: &'a str,
     pub target: &'a str,
     pub host: &'a str,
 }
 
-/// What a proxy in front has said already.
+/// The forwarded fields that a proxy in front has written already.
 #[derive(Default)]
-struct Said {
+struct ForwardedBefore {
     proto: bool,
     host: bool,
 }
 
-impl Line<'_> {
+impl RequestLine<'_> {
     /// Writes the head except for its last line. Returns true if the request is to go no further.
     pub fn write(
         &self,
         headers: &[httparse::Header<'_>],
         facts: &Facts<'_>,
-        origin: &Origin,
+        origin: &RequestOrigin,
         out: &mut Vec<u8>,
     ) -> bool {
         out.clear();
@@ -38,7 +38,7 @@ impl Line<'_> {
         put_header(out, "Host", self.host.as_bytes());
         // What comes from this machine may be a proxy of the user's own, in front of Cortex.
         let trusted = origin.peer.is_loopback();
-        let mut said = Said::default();
+        let mut said = ForwardedBefore::default();
         for header in headers {
             let name = header.name;
             if origin.is_router && is_of_first_router(name) {
@@ -86,8 +86,8 @@ impl Line<'_> {
         &self,
         headers: &[httparse::Header<'_>],
         facts: &Facts<'_>,
-        origin: &Origin,
-        said: &Said,
+        origin: &RequestOrigin,
+        said: &ForwardedBefore,
         out: &mut Vec<u8>,
     ) {
         out.extend_from_slice(b"X-Forwarded-For: ");
@@ -109,14 +109,14 @@ impl Line<'_> {
             Some(id) => put_header(out, "X-Request-Id", id),
             None => put_header(out, "X-Request-Id", &hexadecimal(origin.request_id)),
         }
-        if origin.telling == Telling::Standard {
+        if origin.forwarded == ForwardedFields::Standard {
             self.write_forwarded(origin, out);
         }
     }
 
     /// Writes `Forwarded` (RFC 7239): one element for each proxy on the way. What those before us
     /// said comes first.
-    fn write_forwarded(&self, origin: &Origin, out: &mut Vec<u8>) {
+    fn write_forwarded(&self, origin: &RequestOrigin, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Forwarded: for=");
         match origin.peer {
             IpAddr::V4(_) => put_address(origin.peer, out),
@@ -216,7 +216,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::super::parse;
-    use super::{Origin, Telling, hexadecimal, put_address};
+    use super::{ForwardedFields, RequestOrigin, hexadecimal, put_address};
 
     #[test]
     fn addresses_and_numbers_are_written_as_formats_write_them() {
@@ -235,17 +235,17 @@ mod tests {
     }
 
     fn written(peer: [u8; 4], head: &str) -> String {
-        let origin = Origin {
+        let origin = RequestOrigin {
             peer: IpAddr::from(peer),
             request_id: 5,
             is_router: false,
             is_secure: true,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
         };
         written_of(&origin, &format!("Host: a\r\n{head}"))
     }
 
-    fn written_of(origin: &Origin, head: &str) -> String {
+    fn written_of(origin: &RequestOrigin, head: &str) -> String {
         let text = format!("GET / HTTP/1.1\r\n{head}\r\n");
         let mut out = Vec::new();
         parse(text.as_bytes(), origin, &mut out).unwrap().unwrap();
@@ -253,15 +253,16 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_asked_for_the_standard_header_says_who_asks_too() {
+    fn the_standard_forwarded_header_is_written_if_asked_for() {
         let peer = |text: &str| text.parse::<IpAddr>().unwrap();
         for (peer, host, is_secure, expected) in [
             (peer("192.0.2.7"), "a.org", true, "for=192.0.2.7;host=a.org;proto=https"),
             (peer("192.0.2.7"), "a:8080", false, "for=192.0.2.7;host=\"a:8080\";proto=http"),
             (peer("2001:db8::7"), "a", true, "for=\"[2001:db8::7]\";host=a;proto=https"),
         ] {
-            let telling = Telling::Standard;
-            let mut origin = Origin { peer, request_id: 5, is_router: false, is_secure, telling };
+            let forwarded = ForwardedFields::Standard;
+            let mut origin =
+                RequestOrigin { peer, request_id: 5, is_router: false, is_secure, forwarded };
             let head = format!("Host: {host}\r\nForwarded: for=1.2.3.4\r\n");
             let line = format!("Forwarded: {expected}\r\n");
             let out = written_of(&origin, &head);
@@ -270,8 +271,9 @@ mod tests {
             let out = written_of(&origin, &format!("Host: {host}\r\n{line}"));
             assert_eq!(out.matches("Forwarded: ").count(), 1, "said by the first router: {out}");
         }
-        let (peer, telling) = (peer("127.0.0.1"), Telling::Standard);
-        let origin = Origin { peer, request_id: 5, is_router: false, is_secure: false, telling };
+        let (peer, forwarded) = (peer("127.0.0.1"), ForwardedFields::Standard);
+        let origin =
+            RequestOrigin { peer, request_id: 5, is_router: false, is_secure: false, forwarded };
         let out = written_of(&origin, "Host: a\r\nForwarded: for=1.2.3.4;proto=https\r\n");
         let (before, ours) = (out.find("for=1.2.3.4"), out.find("for=127.0.0.1"));
         assert!(before.is_some() && before < ours, "in the order of the way: {out}");
@@ -289,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_pass_for_others_are_dropped() {
+    fn header_names_that_servers_confuse_with_others_are_dropped() {
         let out = written([127, 0, 0, 1], "X_Forwarded_For: 1\r\nProxy: http://evil\r\nA: b\r\n");
         assert!(!out.contains('_') && !out.contains("evil") && out.contains("A: b\r\n"), "{out}");
     }
 
     #[test]
-    fn what_is_kept_from_others_is_not_upgraded() {
+    fn only_a_plain_upgrade_to_websocket_is_passed_on() {
         for (head, passes) in [
             ("Connection: Upgrade\r\nUpgrade: websocket\r\n", true),
             ("Upgrade: websocket\r\n", false),
@@ -310,12 +312,12 @@ mod tests {
 
     #[test]
     fn forwards_are_counted_down() {
-        let origin = Origin {
+        let origin = RequestOrigin {
             peer: IpAddr::from([192, 0, 2, 7]),
             request_id: 5,
             is_router: false,
             is_secure: false,
-            telling: Telling::Usual,
+            forwarded: ForwardedFields::Usual,
         };
         for (count, left) in [("2", Some("1")), ("0", None), ("x", Some(""))] {
             let text = format!("OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: {count}\r\n\r\n");

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_file_open_goes_on_with_it() {
+    fn a_process_with_an_open_file_goes_on_with_it() {
         let (_directory, tree, kept) = places();
         let (from, to) = (tree.join("app.db"), kept.join("app.db"));
         let mut open = fs::File::create(&from).unwrap();

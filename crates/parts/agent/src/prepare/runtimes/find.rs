@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use recipe_core::runtimes::Language;
-use recipe_core::versions::Version;
+use recipe_core::versions::ProgramVersion;
 
 /// The maximum number of programs that are asked: asking takes milliseconds, with Java or npm a few
 /// hundred; there are rarely ten.
@@ -24,13 +24,13 @@ const ANSWER_BYTES_MAX: u64 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
-    pub version: Version,
+    pub version: ProgramVersion,
     pub program: PathBuf,
 }
 
 /// The names of a language's programs, and the places where managers keep them (`~`: a home
 /// directory).
-struct Kind {
+struct LanguagePrograms {
     /// The program that is asked, then those that belong to it.
     programs: &'static [&'static str],
     /// Whether programs like `python3.12` and `php8.2` lie beside the plain name.
@@ -41,10 +41,15 @@ struct Kind {
     places: &'static [&'static str],
 }
 
-const PLAIN: Kind =
-    Kind { programs: &[], is_numbered: false, question: "--version", before: "", places: &[] };
+const PLAIN: LanguagePrograms = LanguagePrograms {
+    programs: &[],
+    is_numbered: false,
+    question: "--version",
+    before: "",
+    places: &[],
+};
 
-const PYTHON: Kind = Kind {
+const PYTHON: LanguagePrograms = LanguagePrograms {
     programs: &["python3", "python"],
     is_numbered: true,
     before: "Python ",
@@ -63,7 +68,7 @@ const PYTHON: Kind = Kind {
     ..PLAIN
 };
 
-const RUBY: Kind = Kind {
+const RUBY: LanguagePrograms = LanguagePrograms {
     programs: &["ruby", "bundle", "bundler", "gem", "rake", "irb", "erb"],
     is_numbered: true,
     before: "ruby ",
@@ -83,7 +88,7 @@ const RUBY: Kind = Kind {
     ..PLAIN
 };
 
-const NODE: Kind = Kind {
+const NODE: LanguagePrograms = LanguagePrograms {
     programs: &["node", "npm", "npx", "corepack"],
     before: "v",
     places: &[
@@ -105,9 +110,9 @@ const NODE: Kind = Kind {
     ..PLAIN
 };
 
-const NPM: Kind = Kind { programs: &["npm"], ..PLAIN };
+const NPM: LanguagePrograms = LanguagePrograms { programs: &["npm"], ..PLAIN };
 
-const PHP: Kind = Kind {
+const PHP: LanguagePrograms = LanguagePrograms {
     programs: &["php"],
     is_numbered: true,
     before: "PHP ",
@@ -121,7 +126,7 @@ const PHP: Kind = Kind {
     ..PLAIN
 };
 
-const GO: Kind = Kind {
+const GO: LanguagePrograms = LanguagePrograms {
     programs: &["go", "gofmt"],
     question: "version",
     before: "go version go",
@@ -137,14 +142,14 @@ const GO: Kind = Kind {
     ..PLAIN
 };
 
-const RUST: Kind = Kind {
+const RUST: LanguagePrograms = LanguagePrograms {
     programs: &["rustc", "cargo"],
     before: "rustc ",
     places: &["~/.rustup/toolchains/*/bin", "/usr/local/rustup/toolchains/*/bin"],
     ..PLAIN
 };
 
-const JAVA: Kind = Kind {
+const JAVA: LanguagePrograms = LanguagePrograms {
     programs: &["java", "javac", "jar"],
     question: "-version",
     before: "version \"",
@@ -159,7 +164,7 @@ const JAVA: Kind = Kind {
     ..PLAIN
 };
 
-const ELIXIR: Kind = Kind {
+const ELIXIR: LanguagePrograms = LanguagePrograms {
     programs: &["elixir", "mix", "iex"],
     before: "Elixir ",
     places: &[
@@ -170,7 +175,7 @@ const ELIXIR: Kind = Kind {
     ..PLAIN
 };
 
-fn kind(language: Language) -> Kind {
+fn kind(language: Language) -> LanguagePrograms {
     match language {
         Language::Python => PYTHON,
         Language::Ruby => RUBY,
@@ -236,7 +241,7 @@ fn numbered(place: &Path, main: &str) -> Vec<PathBuf> {
         let same = rest.starts_with(&main[stem.len()..]);
         let plain =
             same && rest.contains('.') && rest.chars().all(|c| c.is_ascii_digit() || c == '.');
-        Version::parse(rest).filter(|_| plain).map(|version| version.numbers().to_vec())
+        ProgramVersion::parse(rest).filter(|_| plain).map(|version| version.numbers().to_vec())
     };
     let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
     let mut found: Vec<_> =
@@ -301,7 +306,7 @@ pub fn ask(language: Language, program: &Path) -> Option<Installed> {
     let (stdout, stderr) = (child.stdout.take()?, child.stderr.take()?);
     stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut text).ok()?;
     stderr.take(ANSWER_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let version = Version::parse(text.split_once(kind.before)?.1)?;
+    let version = ProgramVersion::parse(text.split_once(kind.before)?.1)?;
     Some(Installed { version, program: program.to_path_buf() })
 }
 

@@ -14,13 +14,14 @@ fn id(name: &str) -> NodeId {
 
 /// The machine and its clock.
 struct Driven {
-    machine: Choice,
+    machine: KeeperChoice,
     now: Timestamp,
 }
 
 impl Driven {
     fn new(known: &[&str]) -> Driven {
-        let mut driven = Driven { machine: Choice::new(id("guest")), now: Timestamp(1_000_000) };
+        let mut driven =
+            Driven { machine: KeeperChoice::new(id("guest")), now: Timestamp(1_000_000) };
         assert_eq!(driven.machine.deadline(), None, "nobody is known");
         let called = driven.tell(Event::Known(known.iter().map(|name| id(name)).collect()));
         assert_eq!(called.len(), 1.min(known.len()), "one is called first: {called:?}");
@@ -115,7 +116,7 @@ fn a_node_that_does_not_answer_does_not_keep_the_next_waiting() {
 }
 
 #[test]
-fn who_is_off_the_list_is_left() {
+fn a_keeper_that_is_off_the_list_is_left() {
     let mut driven = Driven::new(&["a", "b"]);
     let first = driven.use_one();
     let second = if first == id("a") { id("b") } else { id("a") };
@@ -124,11 +125,11 @@ fn who_is_off_the_list_is_left() {
 }
 
 #[test]
-fn guests_spread() {
+fn guests_spread_over_the_keepers() {
     let keepers: Vec<NodeId> = ["a", "b", "c"].map(id).into();
     let mut firsts: BTreeMap<NodeId, usize> = BTreeMap::new();
     for n in 0..300 {
-        let mut machine = Choice::new(id(&format!("g{n}")));
+        let mut machine = KeeperChoice::new(id(&format!("g{n}")));
         let mut effects = Vec::new();
         machine.handle(Timestamp(1_000), Event::Known(keepers.clone()), &mut effects);
         let [Effect::Call(node)] = &effects[..] else { panic!("{effects:?}") };
@@ -141,7 +142,7 @@ proptest! {
     /// At most one node is used at a time, none is called twice at a time, and when all answer
     /// again one of them is used soon.
     #[test]
-    fn one_is_used_whatever_happened(
+    fn some_keeper_is_used_whatever_happened(
         steps in proptest::collection::vec((0_u8..7, 0_usize..4, 0_u64..900), 1..80),
     ) {
         let names = ["a", "b", "c", "d"];

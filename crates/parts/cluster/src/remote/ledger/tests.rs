@@ -7,10 +7,10 @@ fn id(name: &str) -> NodeId {
     name.parse().unwrap()
 }
 
-fn set(key: &str, only_over: bool) -> Request {
+fn set(key: &str, only_over: bool) -> StoreRequest {
     let place = serde_json::from_str(r#"{"stamp":1,"node":"n"}"#).unwrap();
     let only_over = only_over.then_some(place);
-    Request::Set { key: key.parse().unwrap(), expires: None, only_over }
+    StoreRequest::Set { key: key.parse().unwrap(), expires: None, only_over }
 }
 
 type Out = mpsc::UnboundedReceiver<Bytes>;
@@ -34,7 +34,7 @@ async fn asked(out: &mut Out) -> Vec<(u64, Bytes)> {
 }
 
 fn written(ledger: &Ledger, id: u64) {
-    let part = Part::Written(Some("00".into()));
+    let part = AnswerPart::Written(Some("00".into()));
     let answer = FromStore::Answer { id, part, last: true };
     let FromStore::Answer { id, part, last } = answer else { unreachable!() };
     assert!(ledger.answered(id, part, Bytes::new(), last));
@@ -57,7 +57,7 @@ async fn what_waits_goes_to_the_next_node_in_order_and_conditions_do_not() {
     assert_eq!(values, ["1", "3", "4"]);
     [1, 3, 4].into_iter().for_each(|id| written(&ledger, id));
     for answer in [first, second, unsent] {
-        assert!(matches!(&answer.await.unwrap().unwrap()[..], [(Part::Written(Some(_)), _)]));
+        assert!(matches!(&answer.await.unwrap().unwrap()[..], [(AnswerPart::Written(Some(_)), _)]));
     }
     assert_eq!(ledger.state().pending_bytes, 0);
 }
@@ -83,7 +83,7 @@ async fn own_records_are_told_to_the_next_node_first() {
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_too_long_is_told_and_a_stalled_disk_is_noticed() {
     let ledger = Ledger::new(id("me"));
-    let waits = ledger.ask(Request::Head, Bytes::new()).unwrap();
+    let waits = ledger.ask(StoreRequest::Head, Bytes::new()).unwrap();
     ledger.set_trouble("n1: refused".into());
     assert_eq!(ledger.look(), None);
     tokio::time::advance(WITHOUT_MAX).await;
@@ -91,7 +91,7 @@ async fn whoever_waits_too_long_is_told_and_a_stalled_disk_is_noticed() {
     let error = waits.await.unwrap().unwrap_err().to_string();
     assert!(error.contains("n1: refused"), "{error}");
     let _out = connect(&ledger, "a");
-    let _read = ledger.ask(Request::Head, Bytes::new()).unwrap();
+    let _read = ledger.ask(StoreRequest::Head, Bytes::new()).unwrap();
     tokio::time::advance(WRITE_MAX).await;
     assert_eq!(ledger.look(), None, "reading a lot may take long");
     let _write = ledger.ask(set("k", false), Bytes::new()).unwrap();
@@ -103,8 +103,8 @@ async fn whoever_waits_too_long_is_told_and_a_stalled_disk_is_noticed() {
 async fn what_is_asked_is_bounded() {
     let ledger = Ledger::new(id("me"));
     let _waiting: Vec<_> =
-        (0..PENDING_MAX).map(|_| ledger.ask(Request::Head, Bytes::new()).unwrap()).collect();
-    assert!(matches!(ledger.ask(Request::Head, Bytes::new()), Err(StoreError::Refused(_))));
+        (0..PENDING_MAX).map(|_| ledger.ask(StoreRequest::Head, Bytes::new()).unwrap()).collect();
+    assert!(matches!(ledger.ask(StoreRequest::Head, Bytes::new()), Err(StoreError::Refused(_))));
     ledger.close();
-    assert!(matches!(ledger.ask(Request::Head, Bytes::new()), Err(StoreError::Stopped(_))));
+    assert!(matches!(ledger.ask(StoreRequest::Head, Bytes::new()), Err(StoreError::Stopped(_))));
 }

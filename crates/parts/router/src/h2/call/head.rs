@@ -10,13 +10,13 @@ use hyper::http::response;
 use hyper::{HeaderMap, Request, Uri};
 
 use router_core::h2::answer::{Framing, OWN_HEADERS};
-use router_core::h2::chunks::Chunks;
+use router_core::h2::chunks::ChunkReader;
 use router_core::h2::{content_length, is_of_connection};
 use router_core::http::{HEADERS_MAX, put_header};
 
 /// A head of HTTP/1.1 that was read.
 #[derive(Debug)]
-pub struct Read {
+pub struct ReadHead {
     pub request: Request<()>,
     pub framing: Framing,
     pub length: usize,
@@ -60,7 +60,7 @@ fn put(fields: &mut HeaderMap, header: &httparse::Header<'_>, copy: &Bytes, byte
 }
 
 /// Reads a request to an instance, once all of its head is there.
-pub fn call(bytes: &[u8]) -> Result<Option<Read>> {
+pub fn call(bytes: &[u8]) -> Result<Option<ReadHead>> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX + OWN_HEADERS];
     let mut parsed = httparse::Request::new(&mut []);
     let read = parsed.parse_with_uninit_headers(bytes, &mut headers);
@@ -92,7 +92,7 @@ pub fn call(bytes: &[u8]) -> Result<Option<Read>> {
     }
     // Trailers are passed on to a client in a form that has them.
     request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
-    Ok(Some(Read { request, framing, length, content }))
+    Ok(Some(ReadHead { request, framing, length, content }))
 }
 
 /// Writes an instance's answer as HTTP/1.1; returns whether its body is to be put into chunks.
@@ -135,7 +135,7 @@ pub fn last_chunk(trailers: Option<HeaderMap>) -> Bytes {
 }
 
 /// Returns the trailers of a body that has come to its end.
-pub fn trailers(chunks: &Chunks) -> Result<HeaderMap> {
+pub fn trailers(chunks: &ChunkReader) -> Result<HeaderMap> {
     let mut fields = HeaderMap::new();
     let put = |name: &str, value: &[u8]| {
         let name = HeaderName::from_bytes(name.as_bytes());

@@ -12,7 +12,7 @@ use h2::client::ResponseFuture;
 use super::error::broken;
 use super::head;
 
-pub struct Incoming {
+pub struct IncomingAnswer {
     /// The pieces to be read next: an answer's head, or a frame with its framing as a chunk.
     ready: VecDeque<Bytes>,
     /// Bytes of the sender's window that come back to it once `ready` is read.
@@ -35,9 +35,9 @@ enum Source {
     Broken,
 }
 
-impl Incoming {
-    pub fn unasked() -> Incoming {
-        Incoming { ready: VecDeque::new(), owed: 0, chunked: false, source: Source::Unasked }
+impl IncomingAnswer {
+    pub fn unasked() -> IncomingAnswer {
+        IncomingAnswer { ready: VecDeque::new(), owed: 0, chunked: false, source: Source::Unasked }
     }
 
     pub fn await_answer(&mut self, (future, is_head): (ResponseFuture, bool)) {

@@ -10,12 +10,12 @@ use h2::{Reason, SendStream};
 use super::error::broken;
 use super::head;
 use router_core::h2::answer::Framing;
-use router_core::h2::text::{BodyText, HeadText, Piece, Took};
+use router_core::h2::text::{BodyText, HeadText, TextPiece, Took};
 
 /// Bytes copied at once; frames are smaller.
 const PIECE_BYTES_MAX: usize = 32 * 1024;
 
-pub struct Outgoing {
+pub struct OutgoingRequest {
     sender: Sender,
     head: HeadText,
     body: BodyText,
@@ -31,9 +31,9 @@ enum Sender {
     Broken,
 }
 
-impl Outgoing {
-    pub fn new(calls: SendRequest<Bytes>) -> Outgoing {
-        Outgoing {
+impl OutgoingRequest {
+    pub fn new(calls: SendRequest<Bytes>) -> OutgoingRequest {
+        OutgoingRequest {
             sender: Sender::Call(calls),
             head: HeadText::default(),
             body: BodyText::new(Framing::Empty),
@@ -121,9 +121,9 @@ impl Outgoing {
 
     fn poll_body(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let wanted = match self.body.next(bytes)? {
-            Piece::Framing(count) => return Poll::Ready(Ok(count)),
-            Piece::Content(count) => count,
-            Piece::End(count) => {
+            TextPiece::Framing(count) => return Poll::Ready(Ok(count)),
+            TextPiece::Content(count) => count,
+            TextPiece::End(count) => {
                 let trailers = head::trailers(self.body.chunks())?;
                 let result = self.send(|body| match trailers.is_empty() {
                     true => body.send_data(Bytes::new(), true),

@@ -8,21 +8,21 @@ use bytes::Bytes;
 use h2::Reason;
 use h2::client::SendRequest;
 
-use super::incoming::Incoming;
-use super::outgoing::Outgoing;
+use super::incoming::IncomingAnswer;
+use super::outgoing::OutgoingRequest;
 use crate::h2::stream::{CountedStream, Ways};
 
 pub struct Call {
-    incoming: RefCell<Incoming>,
-    outgoing: RefCell<Outgoing>,
+    incoming: RefCell<IncomingAnswer>,
+    outgoing: RefCell<OutgoingRequest>,
     _counted: CountedStream,
 }
 
 impl Call {
     pub fn new(calls: SendRequest<Bytes>, counted: CountedStream) -> Call {
         Call {
-            incoming: RefCell::new(Incoming::unasked()),
-            outgoing: RefCell::new(Outgoing::new(calls)),
+            incoming: RefCell::new(IncomingAnswer::unasked()),
+            outgoing: RefCell::new(OutgoingRequest::new(calls)),
             _counted: counted,
         }
     }

@@ -7,23 +7,23 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use router_core::h2::answer::Framing;
-use router_core::h2::connection::{Connection as H2, Gone, Key, Unsent};
+use router_core::h2::connection::{H2Connection as H2, StreamGone, StreamKey, Unsent};
 use router_core::h2::frame::Reason;
-use router_core::h2::request::Asked;
-use router_core::h2::text::{BodyText, HeadText, Piece, Took};
+use router_core::h2::request::RequestForm;
+use router_core::h2::text::{BodyText, HeadText, TextPiece, Took};
 
-use super::Client;
+use super::H2Client;
 use crate::h2::stream::{CountedStream, Ways};
 
 pub struct ClientStream {
-    client: Rc<Client>,
-    key: Key,
-    asked: Asked,
-    answer: RefCell<Answer>,
+    client: Rc<H2Client>,
+    key: StreamKey,
+    asked: RequestForm,
+    answer: RefCell<AnswerText>,
     _counted: CountedStream,
 }
 
-struct Answer {
+struct AnswerText {
     state: State,
     head: HeadText,
     body: BodyText,
@@ -39,9 +39,9 @@ enum State {
 }
 
 impl ClientStream {
-    pub fn new(client: Rc<Client>, key: Key, asked: Asked) -> ClientStream {
+    pub fn new(client: Rc<H2Client>, key: StreamKey, asked: RequestForm) -> ClientStream {
         let counted = CountedStream::begin(&client.thread.streams);
-        let answer = RefCell::new(Answer {
+        let answer = RefCell::new(AnswerText {
             state: State::Head,
             head: HeadText::default(),
             body: BodyText::new(Framing::Empty),
@@ -67,7 +67,7 @@ impl Ways for ClientStream {
 
     fn poll_more(&self, cx: &mut Context<'_>) -> Poll<Result<bool>> {
         let more = self.client.h2.borrow_mut().poll_more(self.key, cx);
-        more.map_err(|Gone| ErrorKind::ConnectionReset.into())
+        more.map_err(|StreamGone| ErrorKind::ConnectionReset.into())
     }
 
     fn has_ended(&self) -> bool {
@@ -119,7 +119,7 @@ impl Ways for ClientStream {
     }
 }
 
-impl Answer {
+impl AnswerText {
     fn head(&mut self, stream: &ClientStream, h2: &mut H2, bytes: &[u8]) -> Result<usize> {
         let mut head = std::mem::take(&mut self.head);
         let used = head.put(bytes, |text| self.whole_head(stream, h2, text))?;
@@ -134,7 +134,7 @@ impl Answer {
         h2: &mut H2,
         bytes: &[u8],
     ) -> Result<Option<usize>> {
-        let Asked { is_head, is_tunnel, .. } = stream.asked;
+        let RequestForm { is_head, is_tunnel, .. } = stream.asked;
         let sent = match h2.send_head(stream.key, bytes, is_head, is_tunnel) {
             Ok(sent) => sent,
             Err(Unsent::Partial) => return Ok(None),
@@ -157,21 +157,21 @@ impl Answer {
 
     fn poll_body(
         &mut self,
-        key: Key,
+        key: StreamKey,
         h2: &mut H2,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
         let wanted = match self.body.next(bytes)? {
-            Piece::Framing(count) => return Poll::Ready(Ok(count)),
-            Piece::Content(count) => count,
-            Piece::End(count) => {
+            TextPiece::Framing(count) => return Poll::Ready(Ok(count)),
+            TextPiece::Content(count) => count,
+            TextPiece::End(count) => {
                 self.state = State::Finished;
                 let sent = h2.send_end(key, self.body.chunks());
                 return Poll::Ready(sent.map(|()| count).map_err(broken));
             }
         };
-        let gone = |Gone| Error::from(ErrorKind::BrokenPipe);
+        let gone = |StreamGone| Error::from(ErrorKind::BrokenPipe);
         let room = ready!(h2.poll_room(key, cx)).map_err(gone)?;
         let count = wanted.min(room);
         let Took { used, ended } = self.body.took(bytes, count);

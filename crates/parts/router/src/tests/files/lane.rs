@@ -39,7 +39,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn whoever_asks_for_something_else_gets_that_and_comes_back() {
+async fn a_client_that_asks_for_something_else_gets_it_and_comes_back() {
     let site = Site::new(&[("page.txt", b"page"), ("other.txt", b"other")]).await;
     let mut client = site.guest().await;
     let mut requests = FILES;
@@ -100,7 +100,7 @@ fn unread(client: &TcpStream) -> usize {
 }
 
 #[tokio::test]
-async fn whoever_asks_for_nothing_any_more_is_let_go() {
+async fn a_client_that_asks_for_nothing_any_more_is_let_go() {
     let limits = RequestLimits { idle_ms: Some(300), ..RequestLimits::default() };
     let site = Site::on(World::new(), &[("page.txt", b"page")], limits).await;
     let (mut first, mut second) = (site.guest().await, site.guest().await);
@@ -114,7 +114,7 @@ async fn whoever_asks_for_nothing_any_more_is_let_go() {
 }
 
 #[tokio::test]
-async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
+async fn a_client_that_ends_its_half_is_answered_and_let_go() {
     // There are so many that the ends of some are there before their requests are read.
     const CLIENTS: usize = 100;
     let world = World::with_threads(1);
@@ -136,7 +136,7 @@ async fn whoever_ends_its_half_behind_a_request_is_answered_and_let_go() {
 }
 
 #[tokio::test]
-async fn whoever_reads_late_gets_all_of_it() {
+async fn a_client_that_reads_late_gets_all_of_it() {
     // These ask for most of what sockets hold, for more than they hold, and for what comes behind
     // that.
     const AHEAD: usize = 50;
@@ -183,7 +183,7 @@ async fn many_at_once_are_all_answered() {
 }
 
 #[tokio::test]
-async fn whoever_is_there_when_the_router_leaves_may_ask_once_more() {
+async fn a_client_in_the_lane_when_the_router_leaves_may_ask_once_more() {
     const OTHER: &str = "GET /none HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
     let world = World::with_threads(1);
     let site = Site::on(world, &[("page.txt", b"page")], RequestLimits::default()).await;

@@ -152,7 +152,7 @@ async fn requests_that_are_given_up_at_once_are_too_many_soon() {
 }
 
 #[tokio::test]
-async fn floods_of_what_brings_nothing_on_are_stopped() {
+async fn floods_of_frames_without_progress_are_stopped() {
     let (_backend, world) = place().await;
     let floods: [(&str, Vec<u8>); 4] = [
         ("settings", frame(SETTINGS, 0, 0, &[])),

@@ -111,7 +111,7 @@ async fn a_long_answer_that_stops_or_is_cut_does_not_look_whole() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_during_a_long_answer_gives_its_place_back() {
+async fn a_client_that_leaves_during_a_long_answer_gives_its_place_back() {
     let site = on_one_thread(RequestLimits::default()).await;
     let mut client = site.guest().await;
     half_of_it(&mut client).await;
@@ -126,7 +126,7 @@ async fn whoever_leaves_during_a_long_answer_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn whoever_reads_long_answers_late_gets_all_of_them() {
+async fn a_client_that_reads_long_answers_late_gets_all_of_them() {
     const ASKED_MAX: usize = 300;
     let (site, mut counted) = (Site::new().await, 0);
     // The room ends within a head and what comes with it, or within what follows: that depends on

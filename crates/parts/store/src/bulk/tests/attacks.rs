@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::world::{Fate, Node, Peers, bytes, runtime};
-use crate::bulk::frame::{Kind, Request, decode_bits, encode_bits};
+use crate::bulk::frame::{BulkFrameKind, BulkRequest, decode_bits, encode_bits};
 use crate::bulk::outline::Outline;
-use crate::bulk::serve::Server;
+use crate::bulk::serve::BulkServer;
 use crate::bulk::{BulkError, GROUP_BYTES, SPAN_GROUPS, ValueName};
 
 fn flip(at: u64, bits: u8) -> Fate {
@@ -57,7 +57,7 @@ async fn a_flipped_bit_anywhere_is_found_at_its_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_holder_makes_good_what_a_liar_began() {
+async fn another_holder_completes_a_value_that_a_liar_began() {
     let whole = bytes(40 * GROUP_BYTES, 2);
     let (liar, honest, to) = (Node::new(), Node::new(), Node::new());
     let value = liar.store(&whole);
@@ -112,7 +112,7 @@ async fn a_value_of_another_length_or_content_is_refused() {
 async fn a_request_beyond_the_end_ends_the_stream() {
     let from = Node::new();
     let value = from.store(&bytes(3 * GROUP_BYTES, 4));
-    let server = Arc::new(Server::new(from.values.clone()));
+    let server = Arc::new(BulkServer::new(from.values.clone()));
     for (span, start, until) in
         [(0u64, 0u32, 4u32), (1, 0, 1), (u64::MAX, 0, 1), (0, 2, 2), (0, 3, 1)]
     {
@@ -120,7 +120,7 @@ async fn a_request_beyond_the_end_ends_the_stream() {
         body.extend_from_slice(&start.to_le_bytes());
         body.extend_from_slice(&until.to_le_bytes());
         let mut frame = (body.len() as u32 + 1).to_le_bytes().to_vec();
-        frame.push(Kind::AskGroups as u8);
+        frame.push(BulkFrameKind::AskGroups as u8);
         frame.extend_from_slice(&body);
         let (mut near, far) = duplex(1 << 16);
         near.write_all(&frame).await.unwrap();
@@ -140,7 +140,7 @@ proptest! {
         let runtime = runtime();
         runtime.block_on(async {
             let from = Node::new();
-            let server = Server::new(from.values.clone());
+            let server = BulkServer::new(from.values.clone());
             let (mut near, far) = duplex(1 << 16);
             near.write_all(&noise).await.unwrap();
             near.shutdown().await.unwrap();
@@ -151,15 +151,16 @@ proptest! {
 
     #[test]
     fn no_body_upsets_a_decoder(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-        for kind in [Kind::AskHeld, Kind::AskSpans, Kind::AskGroups, Kind::Group] {
-            if let Ok(Request::Groups(wanted)) = Request::decode(kind, &body) {
+        use BulkFrameKind::{AskGroups, AskHeld, AskSpans, Group};
+        for kind in [AskHeld, AskSpans, AskGroups, Group] {
+            if let Ok(BulkRequest::Groups(wanted)) = BulkRequest::decode(kind, &body) {
                 prop_assert!(wanted.from < wanted.until && wanted.until <= SPAN_GROUPS);
             }
         }
     }
 
     #[test]
-    fn bits_come_back(bits in proptest::collection::vec(any::<bool>(), 0..300)) {
+    fn bit_sets_are_read_back(bits in proptest::collection::vec(any::<bool>(), 0..300)) {
         let encoded = encode_bits(&bits);
         prop_assert_eq!(decode_bits(&encoded, bits.len()), Some(bits.clone()));
         prop_assert_eq!(decode_bits(&encoded, bits.len() + 8), None);

@@ -67,7 +67,7 @@ async fn a_cut_at_every_message_boundary_costs_no_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_cuts_and_two_holders() {
+async fn a_value_arrives_through_ten_cuts_from_two_holders() {
     let size = 4 * SPAN + 12_345;
     let (one, two, to) = (Node::new(), Node::new(), Node::new());
     let value = one.store(&bytes(size, 3));
@@ -134,7 +134,7 @@ async fn after_a_restart_the_rest_comes_and_damage_is_found() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
-    fn any_cuts(
+    fn a_value_arrives_whatever_the_cuts(
         size in 1usize..400_000,
         cuts in proptest::collection::vec(0u64..200_000, 0..6),
         restart in any::<bool>(),

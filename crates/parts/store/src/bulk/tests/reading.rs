@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::world::{Fate, Node, Peers, bytes};
-use crate::bulk::desk::Desk;
-use crate::bulk::schedule::Wants;
-use crate::bulk::{Claim, GROUP_BYTES, SPAN_GROUPS, ValueName};
+use crate::bulk::fetch_board::FetchBoard;
+use crate::bulk::schedule::MissingValues;
+use crate::bulk::{GROUP_BYTES, SPAN_GROUPS, StatedHash, ValueName};
 use crate::{StoreError, Value};
 
 const SPAN: usize = SPAN_GROUPS * GROUP_BYTES;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Wishes {
     missing: Mutex<Vec<ValueName>>,
     came: Mutex<Vec<ValueName>>,
-    claims: Mutex<Vec<Claim>>,
+    claims: Mutex<Vec<StatedHash>>,
 }
 
 impl Wishes {
@@ -48,7 +48,7 @@ impl Wishes {
     }
 }
 
-impl Wants for Wishes {
+impl MissingValues for Wishes {
     fn missing(&self, max: usize, skip: &dyn Fn(&ValueName) -> bool) -> Vec<ValueName> {
         self.missing_now().iter().filter(|value| !skip(value)).take(max).copied().collect()
     }
@@ -57,7 +57,7 @@ impl Wants for Wishes {
         self.missing_now().contains(value)
     }
 
-    fn claims(&self, _: &ValueName) -> Vec<Claim> {
+    fn claims(&self, _: &ValueName) -> Vec<StatedHash> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -67,19 +67,19 @@ impl Wants for Wishes {
     }
 }
 
-/// Stops the desk's thread with the test.
-struct Fetching(Arc<Desk>);
+/// Stops the fetch board's thread with the test.
+struct Fetching(Arc<FetchBoard>);
 
 impl Fetching {
     fn start(to: &Node, peers: &Arc<Peers>, wishes: &Arc<Wishes>) -> Fetching {
-        let desk = Desk::new(to.values.clone());
-        desk.start(peers.clone(), wishes.clone()).unwrap();
-        Fetching(desk)
+        let fetch_board = FetchBoard::new(to.values.clone());
+        fetch_board.start(peers.clone(), wishes.clone()).unwrap();
+        Fetching(fetch_board)
     }
 
     fn value(&self, name: ValueName) -> Value {
         let hash = model::value::ContentHash(name.hash);
-        Value::Away { hash, size: name.size, desk: self.0.clone() }
+        Value::Away { hash, size: name.size, fetch_board: self.0.clone() }
     }
 }
 
@@ -144,7 +144,7 @@ async fn a_value_is_read_while_it_comes_through_cuts() {
 }
 
 #[tokio::test]
-async fn who_wants_what_nobody_has_is_told_and_it_comes_later() {
+async fn a_reader_of_a_value_that_nobody_has_is_told_and_it_comes_later() {
     let (from, empty, to) = (Node::new(), Node::new(), Node::new());
     let name = from.store(&bytes(100_000, 1));
     let peers = Peers::of(&[&empty]);
@@ -167,9 +167,9 @@ async fn who_wants_what_nobody_has_is_told_and_it_comes_later() {
 
 #[tokio::test]
 async fn a_node_without_peers_says_so_at_once() {
-    let desk = Desk::new(Node::new().values.clone());
+    let fetch_board = FetchBoard::new(Node::new().values.clone());
     let name = ValueName { hash: [1; 32], size: 10_000 };
-    let error = desk.whole(name).await.unwrap_err().to_string();
+    let error = fetch_board.whole(name).await.unwrap_err().to_string();
     assert!(error.contains("this node has no peers"), "{error}");
 }
 
@@ -253,7 +253,7 @@ async fn a_value_of_which_nothing_true_is_said_is_refused_until_somebody_does() 
     let name = from.store(&whole);
     let peers = Peers::of(&[&from]);
     let wishes = Wishes::of(&[name]);
-    let liar = Claim { sha1: [7; 20], by: "liar".parse().unwrap(), key: "false::key".into() };
+    let liar = StatedHash { sha1: [7; 20], by: "liar".parse().unwrap(), key: "false::key".into() };
     *wishes.claims.lock().unwrap() = vec![liar.clone()];
     let fetching = Fetching::start(&to, &peers, &wishes);
     for _ in 0..3 {
@@ -266,7 +266,7 @@ async fn a_value_of_which_nothing_true_is_said_is_refused_until_somebody_does() 
     let brought = peers.all_brought();
     assert!(brought < 2 * whole.len() as u64, "{brought} bytes: it came once");
     let sha1 = sha1::Sha1::digest(&whole).into();
-    let honest = Claim { sha1, by: "honest".parse().unwrap(), key: "true::key".into() };
+    let honest = StatedHash { sha1, by: "honest".parse().unwrap(), key: "true::key".into() };
     *wishes.claims.lock().unwrap() = vec![liar, honest];
     fetching.0.look_again();
     wishes.wait_for(1).await;

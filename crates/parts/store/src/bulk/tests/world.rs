@@ -10,8 +10,8 @@ use model::NodeId;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 
-use crate::bulk::links::Links;
-use crate::bulk::serve::Server;
+use crate::bulk::links::BulkLinks;
+use crate::bulk::serve::BulkServer;
 use crate::bulk::{BulkError, BulkPeers, ValueName, fetch};
 use crate::values::ValueFiles;
 use runtime::members::BoxedStream;
@@ -92,7 +92,7 @@ struct Traffic {
 /// Peers by number, each with the fates of its next streams.
 #[derive(Default)]
 pub struct Peers {
-    servers: Mutex<BTreeMap<NodeId, Arc<Server>>>,
+    servers: Mutex<BTreeMap<NodeId, Arc<BulkServer>>>,
     traffic: Arc<Mutex<BTreeMap<NodeId, Traffic>>>,
 }
 
@@ -112,7 +112,7 @@ impl Peers {
     }
 
     pub fn add(&self, number: u64, of: &Node) {
-        let server = Arc::new(Server::new(of.values.clone()));
+        let server = Arc::new(BulkServer::new(of.values.clone()));
         locked(&self.servers).insert(node(number), server);
     }
 
@@ -139,7 +139,7 @@ impl Peers {
     }
 
     pub async fn fetch(self: &Arc<Self>, to: &Node, value: ValueName) -> Result<(), BulkError> {
-        let links = Links::new(self.clone());
+        let links = BulkLinks::new(self.clone());
         let holders = self.reachable();
         fetch::fetch(&to.values, &links, value, &holders, Vec::new(), &|_| ()).await
     }

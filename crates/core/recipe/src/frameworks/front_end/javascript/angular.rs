@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::commands::option_of;
 use super::super::text::join;
-use super::super::{Role, Site};
+use super::super::{FrontEndRole, Site};
 use crate::frameworks::shell_word;
 use crate::source::SourceTree;
 
@@ -13,14 +13,14 @@ const INDEX: &str = "index.html";
 /// The file that the browser makes pages out of where others were made beforehand.
 const CLIENT_INDEX: &str = "index.csr.html";
 
-pub fn role(tree: &SourceTree, script: &str, site: Site) -> Role {
+pub fn role(tree: &SourceTree, script: &str, site: Site) -> FrontEndRole {
     let fallback = Some(INDEX.to_owned());
     let settings: Value = tree
         .text(ANGULAR_JSON)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
     let Some((name, build)) = application(&settings, script) else {
-        return Role::Site(Site { fallback, ..site });
+        return FrontEndRole::Site(Site { fallback, ..site });
     };
     let options = &build["options"];
     let builder = build["builder"].as_str().unwrap_or_default();
@@ -44,13 +44,13 @@ pub fn role(tree: &SourceTree, script: &str, site: Site) -> Role {
         options["prerender"].as_bool() == Some(true) || options["prerender"].is_object();
     if has_server && mode != Some("static") {
         let Some(server) = join(&base, "server/server.mjs") else {
-            return Role::Site(Site { fallback, ..site });
+            return FrontEndRole::Site(Site { fallback, ..site });
         };
-        return Role::Server(format!("node {}", shell_word(&server)));
+        return FrontEndRole::Server(format!("node {}", shell_word(&server)));
     }
     let made_before = has_server || mode == Some("static") || (is_application && prerenders);
     let fallback = if made_before { Some(CLIENT_INDEX.to_owned()) } else { fallback };
-    Role::Site(Site { output: join(&base, below), fallback, ..site })
+    FrontEndRole::Site(Site { output: join(&base, below), fallback, ..site })
 }
 
 /// Returns the application that the script builds: the one that it names, the default, or the only

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::h2::connection::{Connection, Key, Scratch, Server};
-use crate::h2::frame::{self, HEAD_BYTES, Head, Kind, PREFACE, Reason};
+use crate::h2::connection::{H2Connection, Scratch, Server, StreamKey};
+use crate::h2::frame::{self, FrameHead, FrameType, HEAD_BYTES, PREFACE, Reason};
 use crate::h2::hpack::decode::{Decoder, Fields};
 use crate::h2::hpack::encode::Encoder;
-use crate::h2::request::Asked;
+use crate::h2::request::RequestForm;
 
 /// A server that takes all requests, in the order in which they came.
 #[derive(Default)]
 pub struct Requests {
-    pub begun: Vec<(Key, Asked, String)>,
+    pub begun: Vec<(StreamKey, RequestForm, String)>,
     pub is_full: bool,
 }
 
@@ -25,7 +25,7 @@ impl Server for Requests {
         [0; 16]
     }
 
-    fn begin(&mut self, key: Key, asked: Asked, head: &[u8]) {
+    fn begin(&mut self, key: StreamKey, asked: RequestForm, head: &[u8]) {
         self.begun.push((key, asked, String::from_utf8(head.to_vec()).unwrap()));
     }
 }
@@ -33,7 +33,7 @@ impl Server for Requests {
 /// A frame that the connection sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    pub kind: Kind,
+    pub kind: FrameType,
     pub flags: u8,
     pub stream: u32,
     pub payload: Vec<u8>,
@@ -50,7 +50,7 @@ impl Frame {
 }
 
 pub struct Peer {
-    pub h2: Connection,
+    pub h2: H2Connection,
     pub requests: Requests,
     pub decoder: Decoder,
     /// The number of pieces in which the client sent something.
@@ -63,7 +63,7 @@ impl Peer {
     /// Returns a client that has not sent its preface.
     pub fn silent() -> Peer {
         Peer {
-            h2: Connection::default(),
+            h2: H2Connection::default(),
             requests: Requests::default(),
             decoder: Decoder::default(),
             came: 0,
@@ -78,8 +78,8 @@ impl Peer {
         peer.bytes(PREFACE);
         peer.settings(settings);
         let seen = peer.seen();
-        let kinds: Vec<Kind> = seen.iter().map(|frame| frame.kind).collect();
-        assert_eq!(kinds, [Kind::SETTINGS, Kind::WINDOW_UPDATE, Kind::SETTINGS]);
+        let kinds: Vec<FrameType> = seen.iter().map(|frame| frame.kind).collect();
+        assert_eq!(kinds, [FrameType::SETTINGS, FrameType::WINDOW_UPDATE, FrameType::SETTINGS]);
         peer
     }
 
@@ -92,7 +92,7 @@ impl Peer {
         self.h2.receive(bytes, Duration::ZERO, &mut self.scratch, &mut self.requests);
     }
 
-    pub fn frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    pub fn frame(&mut self, kind: FrameType, flags: u8, stream: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
         frame::put(&mut bytes, kind, flags, stream, payload);
         self.bytes(&bytes);
@@ -104,36 +104,36 @@ impl Peer {
             payload.extend(name.to_be_bytes());
             payload.extend(value.to_be_bytes());
         }
-        self.frame(Kind::SETTINGS, 0, 0, &payload);
+        self.frame(FrameType::SETTINGS, 0, 0, &payload);
     }
 
     pub fn update(&mut self, stream: u32, more: u32) {
-        self.frame(Kind::WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
+        self.frame(FrameType::WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
     }
 
     pub fn data(&mut self, stream: u32, content: &[u8], ended: bool) {
         let flags = if ended { frame::END_STREAM } else { 0 };
-        self.frame(Kind::DATA, flags, stream, content);
+        self.frame(FrameType::DATA, flags, stream, content);
     }
 
     /// Sends a request of these fields beside those that any has.
     pub fn ask(&mut self, stream: u32, method: &str, fields: &[(&str, &str)], ended: bool) {
         let flags = frame::END_HEADERS | if ended { frame::END_STREAM } else { 0 };
-        self.frame(Kind::HEADERS, flags, stream, &block(method, fields));
+        self.frame(FrameType::HEADERS, flags, stream, &block(method, fields));
     }
 
     /// Begins a request and returns its key, by its number.
-    pub fn get(&mut self, stream: u32) -> Key {
+    pub fn get(&mut self, stream: u32) -> StreamKey {
         self.ask(stream, "GET", &[], true);
         self.key(stream)
     }
 
-    pub fn post(&mut self, stream: u32) -> Key {
+    pub fn post(&mut self, stream: u32) -> StreamKey {
         self.ask(stream, "POST", &[], false);
         self.key(stream)
     }
 
-    pub fn key(&self, stream: u32) -> Key {
+    pub fn key(&self, stream: u32) -> StreamKey {
         let begun = self.requests.begun.iter().find(|(key, ..)| key.id == stream);
         begun.unwrap_or_else(|| panic!("no request {stream}")).0
     }
@@ -143,11 +143,11 @@ impl Peer {
         self.unread.append(self.h2.out());
         self.h2.sent();
         let mut seen = Vec::new();
-        while let Some(head) = Head::read(&self.unread) {
+        while let Some(head) = FrameHead::read(&self.unread) {
             assert!(head.length <= frame::PAYLOAD_BYTES_MAX);
             let payload = self.unread[HEAD_BYTES..HEAD_BYTES + head.length].to_vec();
             self.unread.drain(..HEAD_BYTES + head.length);
-            let Head { kind, flags, stream, .. } = head;
+            let FrameHead { kind, flags, stream, .. } = head;
             seen.push(Frame { kind, flags, stream, payload });
         }
         assert!(self.unread.is_empty(), "frames are sent whole");
@@ -157,21 +157,21 @@ impl Peer {
     /// Returns why the connection was ended, if it was.
     pub fn went_away(&mut self) -> Option<Reason> {
         let seen = self.seen();
-        let away = seen.iter().rfind(|frame| frame.kind == Kind::GOAWAY)?;
+        let away = seen.iter().rfind(|frame| frame.kind == FrameType::GOAWAY)?;
         Some(Reason(away.number(4)))
     }
 
     /// Returns the streams that were ended, and why.
     pub fn resets(&mut self) -> Vec<(u32, Reason)> {
         let seen = self.seen();
-        assert!(seen.iter().all(|frame| frame.kind != Kind::GOAWAY), "{seen:?}");
-        let resets = seen.iter().filter(|frame| frame.kind == Kind::RST_STREAM);
+        assert!(seen.iter().all(|frame| frame.kind != FrameType::GOAWAY), "{seen:?}");
+        let resets = seen.iter().filter(|frame| frame.kind == FrameType::RST_STREAM);
         resets.map(|frame| (frame.stream, Reason(frame.number(0)))).collect()
     }
 
     /// Returns the fields of a frame with a whole head.
     pub fn fields(&mut self, frame: &Frame) -> BTreeMap<String, String> {
-        assert_eq!(frame.kind, Kind::HEADERS);
+        assert_eq!(frame.kind, FrameType::HEADERS);
         let mut fields = Fields::default();
         fields.begin(100_000);
         self.decoder.decode(&frame.payload, &mut fields).unwrap();

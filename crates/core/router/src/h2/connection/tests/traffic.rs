@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::peer::{Frame, Peer};
-use crate::h2::connection::{Gone, Key, WINDOW_AT_FIRST, WINDOW_BYTES_ALL};
-use crate::h2::frame::{Kind, setting};
+use crate::h2::connection::{StreamGone, StreamKey, WINDOW_AT_FIRST, WINDOW_BYTES_ALL};
+use crate::h2::frame::{FrameType, setting};
 use crate::h2::streams::WINDOW_BYTES;
 
 const SEEDS: u64 = 400;
@@ -69,7 +69,7 @@ struct Asking {
 
 /// The server of a stream: it reads all of it, and then answers, or ends it before its time.
 struct Serving {
-    key: Key,
+    key: StreamKey,
     woken: Arc<Flag>,
     waker: Waker,
     read: usize,
@@ -233,7 +233,7 @@ impl World {
         if let Some(stream) = self.any(|one| !one.is_over && one.may_give_up) {
             let asking = self.asking.get_mut(&stream).unwrap();
             (asking.is_given_up, asking.is_over) = (true, true);
-            self.peer.frame(Kind::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+            self.peer.frame(FrameType::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
         }
     }
 
@@ -251,21 +251,21 @@ impl World {
     fn see(&mut self, frame: &Frame) {
         let stream = frame.stream;
         match frame.kind {
-            Kind::WINDOW_UPDATE if stream == 0 => self.room += i64::from(frame.number(0)),
-            Kind::SETTINGS => {
+            FrameType::WINDOW_UPDATE if stream == 0 => self.room += i64::from(frame.number(0)),
+            FrameType::SETTINGS => {
                 let (more, before) = self.changes.pop_front().unwrap();
                 let known = self.asking.iter_mut().filter(|(stream, _)| **stream < before);
                 known.for_each(|(_, one)| one.granted += more);
             }
-            Kind::WINDOW_UPDATE => {
+            FrameType::WINDOW_UPDATE => {
                 self.asking.get_mut(&stream).unwrap().room += i64::from(frame.number(0));
             }
-            Kind::HEADERS => {
+            FrameType::HEADERS => {
                 self.asking.get_mut(&stream).unwrap().is_over |= frame.ends();
                 let fields = self.peer.fields(frame);
                 assert_eq!(fields[":status"], "200");
             }
-            Kind::DATA => {
+            FrameType::DATA => {
                 let asking = self.asking.get_mut(&stream).unwrap();
                 let count = frame.payload.len();
                 assert!(!asking.is_over || asking.is_given_up, "nothing behind the end");
@@ -276,7 +276,7 @@ impl World {
                 assert!(self.granted >= 0 && (count == 0 || asking.granted >= 0), "a window");
                 asking.is_over |= frame.ends();
             }
-            Kind::RST_STREAM => {
+            FrameType::RST_STREAM => {
                 let asking = self.asking.get_mut(&stream).unwrap();
                 (asking.is_given_up, asking.is_over) = (true, true);
             }
@@ -329,7 +329,7 @@ impl World {
                     serving.has_head = true;
                     serving.sent = if length == 0 { 1 } else { 0 };
                 }
-                Poll::Ready(Err(Gone)) => serving.gives_up_at = Some(0),
+                Poll::Ready(Err(StreamGone)) => serving.gives_up_at = Some(0),
             }
             return false;
         }
@@ -343,7 +343,7 @@ impl World {
                 // One more than all of it is the end.
                 serving.sent = sent + count + usize::from(ended);
             }
-            Poll::Ready(Err(Gone)) => serving.gives_up_at = Some(0),
+            Poll::Ready(Err(StreamGone)) => serving.gives_up_at = Some(0),
         }
         false
     }

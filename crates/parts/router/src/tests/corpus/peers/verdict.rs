@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use router_core::http::body::Body;
-use router_core::http::request::{Origin, Telling, parse as parse_request};
+use router_core::http::request::{ForwardedFields, RequestOrigin, parse as parse_request};
 use router_core::http::response::{Asked, parse as parse_response};
 
 use super::super::case::{Case, Folder};
@@ -242,12 +242,12 @@ fn meaning(bytes: &[u8]) -> Meaning {
 
 /// Returns whether the router itself would read all of it.
 fn is_sound(mut bytes: &[u8]) -> bool {
-    let origin = Origin {
+    let origin = RequestOrigin {
         peer: [127, 0, 0, 1].into(),
         request_id: 0,
         is_router: false,
         is_secure: false,
-        telling: Telling::Nothing,
+        forwarded: ForwardedFields::Nothing,
     };
     loop {
         match parse_request(bytes, &origin, &mut Vec::new()) {

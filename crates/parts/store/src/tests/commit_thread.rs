@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::fixture::{Place, bytes, key, lookup};
+use super::fixture::{StoreDirectory, bytes, key, lookup};
 use crate::disk::{Disk, DiskFile, OwnDisk};
 use crate::reply::Reply;
 use crate::{SharedStore, StoreError, Submission, Written};
@@ -78,8 +78,8 @@ impl DiskFile for PacedFile {
     }
 }
 
-fn place_on(disk: &PacedDisk) -> Place {
-    let mut place = Place::new();
+fn place_on(disk: &PacedDisk) -> StoreDirectory {
+    let mut place = StoreDirectory::new();
     place.options.disk = Arc::new(disk.clone());
     place.options.few_cores = true;
     place

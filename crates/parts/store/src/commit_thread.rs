@@ -1,5 +1,5 @@
-//! The seat of the committer: the thread it works on. That is its own, or, if cores are few and the
-//! disk is quick, the one whose clients have written. There a second thread would only be woken,
+//! The thread on which the committer works. That is its own, or, if cores are few and the disk is
+//! quick, the one whose clients have written. There a second thread would only be woken,
 //! wait for the disk and wake the first again, at a third of what the write itself costs. The
 //! committer's own thread handles what comes from elsewhere and what is due by the clock.
 
@@ -35,7 +35,7 @@ pub fn unhurried_max(few_cores: bool) -> usize {
     if few_cores { BATCH_WRITES_MAX } else { UNHURRIED_MAX }
 }
 
-pub struct Seat {
+pub struct CommitThread {
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     committer: Mutex<Option<Committer>>,
@@ -54,20 +54,20 @@ impl Drop for AtEnd {
     fn drop(&mut self) {
         let mut watchers = self.0.watchers();
         self.0.stop("its writing thread ended".into());
-        self.0.desk.stop();
+        self.0.fetch_board.stop();
         watchers.clear();
     }
 }
 
-impl Seat {
+impl CommitThread {
     pub fn new(
         shared: Arc<Shared>,
         commands: Receiver<Command>,
         committer: Committer,
         clock: Clock,
         few_cores: bool,
-    ) -> Seat {
-        Seat {
+    ) -> CommitThread {
+        CommitThread {
             shared,
             commands,
             committer: Mutex::new(Some(committer)),
@@ -83,13 +83,13 @@ impl Seat {
         let _at_end = AtEnd(self.shared.clone());
         while let Some((wait, expected)) = self.rest() {
             let deserted = self.commands.await_due(wait, expected).is_err();
-            let mut seat = self.sit();
-            let Some(committer) = seat.as_mut() else { break };
+            let mut held = self.lock_committer();
+            let Some(committer) = held.as_mut() else { break };
             self.work(committer, self.commands.take(BATCH_WRITES_MAX), deserted);
         }
         // After a panic elsewhere the committer is in a state that nobody may continue from.
         let poisoned = self.committer.is_poisoned();
-        let committer = self.sit().take();
+        let committer = self.lock_committer().take();
         self.commands.close();
         match committer {
             Some(committer) if !poisoned => committer.finish(),
@@ -105,15 +105,15 @@ impl Seat {
         self.disk_takes.store(mean, Ordering::Relaxed);
     }
 
-    fn sit(&self) -> MutexGuard<'_, Option<Committer>> {
+    fn lock_committer(&self) -> MutexGuard<'_, Option<Committer>> {
         self.committer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns how long nothing need be done on this thread, and which writers are likely to come;
     /// `None` at the end.
     fn rest(&self) -> Option<(Duration, Option<Expected>)> {
-        let seat = self.committer.lock().ok()?;
-        let committer = seat.as_ref().filter(|committer| !committer.has_ended())?;
+        let held = self.committer.lock().ok()?;
+        let committer = held.as_ref().filter(|committer| !committer.has_ended())?;
         let wait = committer.wait();
         self.sleeps_until.store(self.clock.now().after(wait).0, Ordering::Relaxed);
         Some((wait, committer.expected()))
@@ -125,8 +125,8 @@ impl Seat {
         if !self.few_cores || self.disk_takes.load(Ordering::Relaxed) > DISK_QUICK_NS {
             return false;
         }
-        let Ok(mut seat) = self.committer.try_lock() else { return false };
-        let Some(committer) = seat.as_mut() else { return false };
+        let Ok(mut held) = self.committer.try_lock() else { return false };
+        let Some(committer) = held.as_mut() else { return false };
         let _rouse = RouseOnPanic(self);
         let commands = self.commands.take(BATCH_WRITES_MAX);
         let more = commands.len() == BATCH_WRITES_MAX;
@@ -144,7 +144,7 @@ impl Seat {
 
 /// Wakes the committer's thread on a panic: it ends the store when it finds that another thread's
 /// turn was not finished.
-struct RouseOnPanic<'a>(&'a Seat);
+struct RouseOnPanic<'a>(&'a CommitThread);
 
 impl Drop for RouseOnPanic<'_> {
     fn drop(&mut self) {

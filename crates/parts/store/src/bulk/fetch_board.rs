@@ -1,5 +1,6 @@
-//! The desk, where readers of large values meet the schedule that fetches them: readers ask here
-//! and are told of the progress; the schedule takes from here what is wanted first, and reports.
+//! The fetch board, where readers of large values meet the schedule that fetches them: readers ask
+//! here and are told of the progress; the schedule takes from here what is wanted first, and
+//! reports.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::links::Links;
-use super::schedule::{Schedule, Wants};
-use super::serve::Server;
+use super::links::BulkLinks;
+use super::schedule::{MissingValues, Schedule};
+use super::serve::BulkServer;
 use super::{BulkError, BulkPeers, ValueName};
 use crate::StoreError;
 use crate::values::ValueFiles;
@@ -27,7 +28,7 @@ const AWAITED_MAX: usize = 64;
 const PROGRESS_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum FetchProgress {
     Waiting,
     /// This many bytes from the start can be read.
     Proven(u64),
@@ -37,27 +38,27 @@ pub enum Progress {
     Failed(String),
 }
 
-pub struct Desk {
+pub struct FetchBoard {
     pub(super) values: Arc<ValueFiles>,
-    server: Server,
-    /// `None` on a node without peers, and once the desk has stopped.
-    links: Mutex<Option<Arc<Links>>>,
+    server: BulkServer,
+    /// `None` on a node without peers, and once the board has stopped.
+    links: Mutex<Option<Arc<BulkLinks>>>,
     runtime: OnceLock<Handle>,
-    jobs: Mutex<BTreeMap<ValueName, watch::Sender<Progress>>>,
+    jobs: Mutex<BTreeMap<ValueName, watch::Sender<FetchProgress>>>,
     pub(super) changed: Notify,
     stopped: AtomicBool,
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for FetchBoard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Desk")
+        f.write_str("FetchBoard")
     }
 }
 
-impl Desk {
-    pub fn new(values: Arc<ValueFiles>) -> Arc<Desk> {
-        Arc::new(Desk {
-            server: Server::new(values.clone()),
+impl FetchBoard {
+    pub fn new(values: Arc<ValueFiles>) -> Arc<FetchBoard> {
+        Arc::new(FetchBoard {
+            server: BulkServer::new(values.clone()),
             values,
             links: Mutex::default(),
             runtime: OnceLock::new(),
@@ -71,9 +72,9 @@ impl Desk {
     pub fn start(
         self: &Arc<Self>,
         peers: Arc<dyn BulkPeers>,
-        wants: Arc<dyn Wants>,
+        wants: Arc<dyn MissingValues>,
     ) -> std::io::Result<()> {
-        let links = Arc::new(Links::new(peers));
+        let links = Arc::new(BulkLinks::new(peers));
         let mut held = self.links();
         if held.is_some() || self.is_stopped() {
             return Ok(());
@@ -88,8 +89,8 @@ impl Desk {
 
     /// Serves a peer's stream until it ends. The stream may belong to any runtime.
     pub async fn serve(self: &Arc<Self>, stream: impl Stream + 'static) -> Result<(), BulkError> {
-        let desk = self.clone();
-        let served = async move { desk.server.serve(stream).await };
+        let fetch_board = self.clone();
+        let served = async move { fetch_board.server.serve(stream).await };
         match self.runtime.get() {
             Some(runtime) => runtime.spawn(served).await.unwrap_or(Ok(())),
             None => served.await,
@@ -112,16 +113,19 @@ impl Desk {
         self.changed.notify_one();
     }
 
-    fn links(&self) -> MutexGuard<'_, Option<Arc<Links>>> {
+    fn links(&self) -> MutexGuard<'_, Option<Arc<BulkLinks>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn jobs(&self) -> MutexGuard<'_, BTreeMap<ValueName, watch::Sender<Progress>>> {
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<ValueName, watch::Sender<FetchProgress>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for a value now, for a reader; it is fetched for as long as the receiver is kept.
-    pub(super) fn ask(&self, value: ValueName) -> Result<watch::Receiver<Progress>, StoreError> {
+    pub(super) fn ask(
+        &self,
+        value: ValueName,
+    ) -> Result<watch::Receiver<FetchProgress>, StoreError> {
         if self.links().is_none() {
             return Err(away(&value, "this node has no peers"));
         }
@@ -134,7 +138,7 @@ impl Desk {
                 "too many values that are on other nodes are being read; try again later".into(),
             ));
         }
-        let (progress, receiver) = watch::channel(Progress::Waiting);
+        let (progress, receiver) = watch::channel(FetchProgress::Waiting);
         jobs.insert(value, progress);
         self.changed.notify_one();
         Ok(receiver)
@@ -151,9 +155,9 @@ impl Desk {
         self.jobs().get(value).is_some_and(|progress| progress.receiver_count() > 0)
     }
 
-    pub(super) fn report(&self, value: &ValueName, progress: Progress) {
+    pub(super) fn report(&self, value: &ValueName, progress: FetchProgress) {
         let mut jobs = self.jobs();
-        let ended = matches!(progress, Progress::Whole | Progress::Failed(_));
+        let ended = matches!(progress, FetchProgress::Whole | FetchProgress::Failed(_));
         if let Some(sender) = jobs.get(value) {
             sender.send_replace(progress);
         }
@@ -172,7 +176,7 @@ impl Desk {
         }
         let mut progress = self.ask(value)?;
         loop {
-            if *progress.borrow_and_update() == Progress::Whole {
+            if *progress.borrow_and_update() == FetchProgress::Whole {
                 return Ok(path);
             }
             next(&mut progress, &value).await?;
@@ -182,14 +186,14 @@ impl Desk {
 
 /// Waits for progress of a value; fails if there will be none.
 pub(super) async fn next(
-    progress: &mut watch::Receiver<Progress>,
+    progress: &mut watch::Receiver<FetchProgress>,
     value: &ValueName,
-) -> Result<Progress, StoreError> {
+) -> Result<FetchProgress, StoreError> {
     let changed = timeout(PROGRESS_MAX, progress.changed()).await;
     let now = progress.borrow_and_update().clone();
     match (changed, now) {
-        (_, Progress::Failed(why)) => Err(away(value, &why)),
-        (_, Progress::Whole) | (Ok(Ok(())), _) => Ok(progress.borrow().clone()),
+        (_, FetchProgress::Failed(why)) => Err(away(value, &why)),
+        (_, FetchProgress::Whole) | (Ok(Ok(())), _) => Ok(progress.borrow().clone()),
         (Ok(Err(_)), _) => Err(away(value, "fetching has stopped")),
         (Err(_), _) => Err(away(value, "nothing of it came for a minute")),
     }

@@ -1,4 +1,4 @@
-//! The side of the store that this node is on: it keeps a copy, which the transport replicates, or
+//! The role that this node has for the store: it keeps a copy, which the transport replicates, or
 //! it uses another node's, and the transport carries all the rest.
 
 use std::collections::BTreeSet;
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use anyhow::Context;
 use store_core::NodeTag;
 
-use crate::remote::{Guest, Nothing};
+use crate::remote::{GuestHandle, Nothing};
 use store::bulk::BulkPeers;
-use store::bulk::desk::Desk;
+use store::bulk::fetch_board::FetchBoard;
 use store::replication::Replication;
 
 #[derive(Clone)]
-pub enum Side {
+pub enum StoreRole {
     Keeper(Replication),
-    Guest(Guest),
+    Guest(GuestHandle),
 }
 
-impl Side {
+impl StoreRole {
     pub fn replication(&self) -> Option<&Replication> {
         match self {
-            Side::Keeper(replication) => Some(replication),
-            Side::Guest(_) => None,
+            StoreRole::Keeper(replication) => Some(replication),
+            StoreRole::Guest(_) => None,
         }
     }
 
@@ -33,10 +33,10 @@ impl Side {
             .context("this node keeps no store: give the command on one that does (`cortex nodes`)")
     }
 
-    pub fn guest(&self) -> Option<&Guest> {
+    pub fn guest(&self) -> Option<&GuestHandle> {
         match self {
-            Side::Keeper(_) => None,
-            Side::Guest(guest) => Some(guest),
+            StoreRole::Keeper(_) => None,
+            StoreRole::Guest(guest) => Some(guest),
         }
     }
 
@@ -46,29 +46,29 @@ impl Side {
     }
 
     pub fn reachable(&self, peers: BTreeSet<NodeTag>) {
-        if let Side::Keeper(replication) = self {
+        if let StoreRole::Keeper(replication) = self {
             replication.reachable(peers);
         }
     }
 
     pub fn lost(&self, peer: NodeTag) {
-        if let Side::Keeper(replication) = self {
+        if let StoreRole::Keeper(replication) = self {
             replication.lost(peer);
         }
     }
 
-    pub fn desk(&self) -> Arc<Desk> {
+    pub fn fetch_board(&self) -> Arc<FetchBoard> {
         match self {
-            Side::Keeper(replication) => replication.desk(),
-            Side::Guest(guest) => guest.large.clone(),
+            StoreRole::Keeper(replication) => replication.fetch_board(),
+            StoreRole::Guest(guest) => guest.large.clone(),
         }
     }
 
     /// Starts fetching large values from these peers, once.
     pub fn fetch_from(&self, peers: Arc<dyn BulkPeers>) -> io::Result<()> {
         match self {
-            Side::Keeper(replication) => replication.fetch_from(peers),
-            Side::Guest(guest) => guest.large.start(peers, Arc::new(Nothing)),
+            StoreRole::Keeper(replication) => replication.fetch_from(peers),
+            StoreRole::Guest(guest) => guest.large.start(peers, Arc::new(Nothing)),
         }
     }
 }

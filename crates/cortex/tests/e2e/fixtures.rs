@@ -1,0 +1,3 @@
+//! What tests of different subjects start from.
+
+pub mod cluster;
