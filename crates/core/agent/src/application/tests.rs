@@ -584,3 +584,4 @@ fn a_request_is_never_lost_under_the_coordinators_own_writing() {
 
 mod builds;
 mod ready;
+mod strays;
