@@ -163,6 +163,9 @@ async fn able(
 ) -> anyhow::Result<Vec<NodeId>> {
     if release.recipe.is_tied() {
         let holder: Option<Holder> = read(context, TypedKey::Holder(name.clone())).await?;
+        let pushed_to = release.settings.pushed_to;
+        let own = |holder: &Holder| pushed_to.is_none_or(|created| holder.is_of(created));
+        let holder = holder.filter(own);
         if let Some(holder) = holder {
             return Ok(live.get(&holder.node).cloned().into_iter().collect());
         }
