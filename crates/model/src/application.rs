@@ -107,7 +107,7 @@ pub struct ProcessSpec {
 /// then. What a node that was cut off wrote of it meanwhile is newer than its removal, and counts
 /// for nothing all the same. Written by the command that destroys it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Destroyed {
+pub struct Destruction {
     pub v: u32,
     pub at: Timestamp,
     #[serde(flatten)]

@@ -80,7 +80,7 @@ impl Remains {
             return None;
         }
         let known = |id: &&ReleaseId| self.releases.contains_key(*id) && !self.is_left_release(id);
-        let own = at.keys().filter(known).next_back().and_then(|id| at.get(id));
+        let own = at.keys().rfind(known).and_then(|id| at.get(id));
         (own != Some(now)).then(|| own.cloned())
     }
 }

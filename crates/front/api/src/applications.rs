@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use model::application::Destroyed;
+use model::application::Destruction;
 use model::key::{application_prefix, destroyed_prefix};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
@@ -157,7 +157,7 @@ async fn note_end(api: &Api, name: &ApplicationName, created_at: Timestamp) -> R
     if api.peers.is_none() && earlier.is_empty() {
         return Ok(());
     }
-    let record = Destroyed { v: RECORD_VERSION, at: api.now(), unknown: Unknown::new() };
+    let record = Destruction { v: RECORD_VERSION, at: api.now(), unknown: Unknown::new() };
     let expires = Some(api.now().after(END_KEPT));
     let change = Submitted::Set { value: record::encode(&record).into(), expires };
     let key = TypedKey::Destroyed(name.clone(), created_at).key();

@@ -318,6 +318,12 @@ impl ActorShell {
         });
     }
 
+    fn set_fit(&self, fit: bool) {
+        if let Some(placing) = &self.context.placing {
+            placing.set_fit(self.name.clone(), fit);
+        }
+    }
+
     fn forget(&self, id: &IncarnationId) {
         let Some(held) = self.context.registry.remove(id) else { return };
         self.context.ports.release(held.port(), held.ports());
@@ -523,16 +529,8 @@ impl Shell for ActorShell {
             Effect::TakeBack { from, to } => {
                 runtime::task::spawn(taking_back::take_back(context, name, from, to));
             }
-            Effect::Unfit => {
-                if let Some(placing) = &context.placing {
-                    placing.set_fit(name, false);
-                }
-            }
-            Effect::Fit => {
-                if let Some(placing) = &context.placing {
-                    placing.set_fit(name, true);
-                }
-            }
+            Effect::Unfit => self.set_fit(false),
+            Effect::Fit => self.set_fit(true),
             Effect::Note(text) => {
                 tracing::info!(application = %self.name, text, "agent.note");
                 context.preparer.note(&self.name, &text);
