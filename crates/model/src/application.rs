@@ -103,6 +103,17 @@ pub struct ProcessSpec {
     pub unknown: Unknown,
 }
 
+/// `cluster::destroyed::NAME::CREATED`: the end of the application of that name that was created
+/// then. What a node that was cut off wrote of it meanwhile is newer than its removal, and counts
+/// for nothing all the same. Written by the command that destroys it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Destruction {
+    pub v: u32,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
 /// `app::NAME::holder`: the node that has the files of the application's persistent paths. Written
 /// by the coordinator of the first release that has such paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,8 +121,19 @@ pub struct Holder {
     pub v: u32,
     pub node: NodeId,
     pub since: Timestamp,
+    /// The time when the application was created whose files these are, as in `Rollout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl Holder {
+    /// Returns whether these are not known to be files of another application than the one that was
+    /// created then.
+    pub fn is_of(&self, created_at: Timestamp) -> bool {
+        self.created_at.is_none_or(|created| created == created_at)
+    }
 }
 
 /// `app::NAME::move`: the order to move its files to another node. Written by the command that asks
@@ -122,6 +144,9 @@ pub struct Move {
     pub to: NodeId,
     /// The time of the request, which tells one from the next.
     pub asked_at: Timestamp,
+    /// The time when the application was created whose files are to be moved, as in `Rollout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
     pub phase: MovePhase,
     /// The reason why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::build::BuildId;
 use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId};
+use crate::time::Timestamp;
 use crate::value::ContentHash;
 
 pub const SEPARATOR: &str = "::";
@@ -191,6 +192,8 @@ pub enum TypedKey {
     Move(ApplicationName),
     /// The last run of a scheduled command.
     Cron(ApplicationName, String),
+    /// The end of the application of this name that was created at this time.
+    Destroyed(ApplicationName, Timestamp),
     Claim(InstanceId, NodeId),
     Probe(NodeId, InstanceId),
     /// The verdict of the first node's checker on an instance that the second node runs.
@@ -260,6 +263,9 @@ impl TypedKey {
             TypedKey::Holder(app) => format!("app::{app}::holder"),
             TypedKey::Move(app) => format!("app::{app}::move"),
             TypedKey::Cron(app, entry) => format!("app::{app}::cron::{entry}"),
+            TypedKey::Destroyed(app, created_at) => {
+                format!("cluster::destroyed::{app}::{}", created_at.0)
+            }
             TypedKey::Claim(id, node) => {
                 format!("instance::{}::{}::{}::{node}", id.application, id.process, id.slot)
             }
@@ -342,6 +348,10 @@ impl TypedKey {
             ["cluster", "drained", node] => TypedKey::Drained(node.parse().ok()?),
             ["node", node, "info"] => TypedKey::NodeInfo(node.parse().ok()?),
             ["node", node, "load"] => TypedKey::NodeLoad(node.parse().ok()?),
+            ["cluster", "destroyed", app, created_at] => {
+                let created_at = Timestamp(created_at.parse().ok()?);
+                TypedKey::Destroyed(app.parse().ok()?, created_at)
+            }
             ["cluster", "upgrade"] => TypedKey::Roll,
             ["cluster", "binary", hash] => TypedKey::Binary(hash.parse().ok()?),
             ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
@@ -376,7 +386,8 @@ impl TypedKey {
             | TypedKey::Rollout(app)
             | TypedKey::Holder(app)
             | TypedKey::Move(app)
-            | TypedKey::Cron(app, _) => Some(app),
+            | TypedKey::Cron(app, _)
+            | TypedKey::Destroyed(app, _) => Some(app),
             TypedKey::Claim(id, _) | TypedKey::Probe(_, id) | TypedKey::Testimony(_, id, _) => {
                 Some(&id.application)
             }
@@ -401,6 +412,11 @@ impl TypedKey {
 /// Returns the prefix of everything users said about one application, and of all its releases.
 pub fn application_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("app::{app}"))
+}
+
+/// Returns the prefix of what says which applications of this name were destroyed.
+pub fn destroyed_prefix(app: &ApplicationName) -> Prefix {
+    Prefix(format!("cluster::destroyed::{app}"))
 }
 
 /// Returns the prefix of what is known of other nodes' claims that this one has no room for: of one
@@ -468,7 +484,8 @@ mod tests {
             TypedKey::Rollout(app.clone()),
             TypedKey::Holder(app.clone()),
             TypedKey::Move(app.clone()),
-            TypedKey::Cron(app, "clean".into()),
+            TypedKey::Cron(app.clone(), "clean".into()),
+            TypedKey::Destroyed(app, Timestamp(1_700_000_000_000)),
             TypedKey::Drained(node.clone()),
             TypedKey::Claim(id.clone(), node.clone()),
             TypedKey::Probe(node.clone(), id.clone()),

@@ -88,8 +88,12 @@ impl World {
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => {
                 unreachable!("a node alone places nothing")
             }
-            Effect::WriteOutcome { release, .. } => {
-                self.tell(|| format!("outcome of {}", release.short()));
+            Effect::WriteOutcome { release, outcome } => {
+                let what = if outcome.is_some() { "" } else { "no " };
+                self.tell(|| format!("{what}outcome of {}", release.short()));
+            }
+            Effect::WriteSpec(_) | Effect::ClearRemains => {
+                unreachable!("nothing comes late to a node alone")
             }
             Effect::TakeBack { from, to } => self.take_back(name, &from, &to),
             Effect::NameWritten { .. } => {}

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 #[cfg(not(feature = "mutants"))]
-use sim::placement::apart::{Anew, Late, destroyed_apart, steps_apart};
+use sim::placement::apart::steps_apart;
+use sim::placement::apart::{Anew, Late, Trouble, destroyed_apart};
 use sim::placement::fault::FAULTS;
 use sim::placement::life::{history, is_calm, live, world};
 use sim::sweep::{caught, check_all_happened, sweep, variable};
@@ -13,7 +14,6 @@ const SEEDS: u64 = 60;
 /// The most seeds; a thousand take minutes.
 const SEEDS_MAX: u64 = 2_000;
 /// The number of seeds for each kind of histories of a network that is cut in two.
-#[cfg(not(feature = "mutants"))]
 const APART_SEEDS: u64 = 12;
 /// The seed of the large cluster, whose history has faults.
 const LARGE_SEED: u64 = 1;
@@ -54,17 +54,23 @@ fn apart_seeds() -> u64 {
     variable("SIM_SEEDS").map_or(APART_SEEDS, |seeds| seeds.min(SEEDS_MAX))
 }
 
-#[cfg(not(feature = "mutants"))]
-#[test]
-fn nothing_that_comes_late_of_a_destroyed_application_is_run_again() {
-    for late in [Late::Rollout, Late::PushBefore, Late::PushAfter] {
+/// Lives through one history of each kind, as one seed of a sweep.
+fn destroyed(seed: u64) -> BTreeMap<&'static str, u64> {
+    for late in [Late::Rollout, Late::PushBefore, Late::PushAfter, Late::Scale, Late::Variables] {
         for anew in [Anew::OnceHealed, Anew::WhileApart] {
-            for seed in 0..apart_seeds() {
-                caught(|| destroyed_apart(seed, late, anew))
-                    .unwrap_or_else(|error| panic!("{late:?}, {anew:?}, seed {seed}: {error}"));
-            }
+            let trouble = Trouble::ALL[(seed % 4) as usize];
+            caught(|| destroyed_apart(seed, late, anew, trouble))
+                .unwrap_or_else(|error| panic!("{late:?}, {anew:?}, {trouble:?}: {error}"));
         }
     }
+    BTreeMap::new()
+}
+
+#[cfg(not(feature = "mutants"))]
+#[test]
+fn nothing_that_comes_late_of_a_destroyed_application_brings_it_back() {
+    sweep(apart_seeds(), || (), destroyed)
+        .unwrap_or_else(|(seed, error)| panic!("seed {seed}: {error}"));
 }
 
 #[cfg(not(feature = "mutants"))]
@@ -101,7 +107,9 @@ fn check_checkers_mutant(mutant: u8) {
 
 #[cfg(feature = "mutants")]
 mod mutants {
-    use super::{check_checkers_mutant, check_mutant};
+    use sim::sweep::sweep;
+
+    use super::{APART_SEEDS, check_checkers_mutant, check_mutant, destroyed};
 
     #[test]
     fn taking_silence_for_a_verdict_is_noticed() {
@@ -156,6 +164,12 @@ mod mutants {
     #[test]
     fn switching_before_all_are_healthy_is_noticed() {
         check_mutant(agent_core::mutants::SWITCH_BEFORE_ALL_HEALTHY);
+    }
+
+    #[test]
+    fn taking_a_late_specification_for_an_application_is_noticed() {
+        let late = || agent_core::mutants::activate(agent_core::mutants::LATE_SPECIFICATION_COUNTS);
+        sim::sweep::check_noticed(sweep(APART_SEEDS, late, destroyed));
     }
 
     #[test]

@@ -9,9 +9,11 @@ mod advice;
 mod building;
 mod builds;
 mod contract;
+mod destroyed;
 mod earlier;
 mod elsewhere;
 mod first;
+mod outcome;
 mod plan;
 mod remarks;
 mod rollout;
@@ -21,7 +23,7 @@ mod taking_back;
 mod unfit;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::instance::INCARNATIONS_MAX;
@@ -38,6 +40,7 @@ use building::Artefacts;
 pub use building::{BUILDERS_MAX, BuildCandidate};
 pub use builds::BUILDS_KEPT;
 pub use contract::{Adopted, Effect, Event, Exit, IncarnationId, Mistake, StepFailure};
+use destroyed::Ends;
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use rollout::{Attempt, Stage};
@@ -65,6 +68,9 @@ pub struct Application {
     releases: BTreeMap<ReleaseId, Release>,
     /// Releases of another application of this name, which was destroyed or is to be heard of.
     foreign: BTreeMap<ReleaseId, Release>,
+    ends: Ends,
+    /// The releases that are on record as failed.
+    failed: BTreeSet<ReleaseId>,
     rollout: Option<Rollout>,
     /// The latest rollout that was heard of, with what it says of such releases.
     heard: Option<Rollout>,
@@ -132,6 +138,8 @@ impl Application {
             spec: None,
             releases: BTreeMap::new(),
             foreign: BTreeMap::new(),
+            ends: Ends::default(),
+            failed: BTreeSet::new(),
             rollout: None,
             heard: None,
             serving: None,
@@ -173,8 +181,12 @@ impl Application {
 
     fn take_note(&mut self, now: Timestamp, event: Event) {
         match event {
-            Event::Spec(spec) => self.spec_changed(now, spec),
+            Event::Spec(spec) => self.spec_heard(now, spec),
+            Event::Destroyed { created_at, destroyed } => {
+                self.end_heard(now, created_at, destroyed);
+            }
             Event::Release(id, Some(release)) => {
+                self.note_remains(now, &release);
                 let is_own = self.spec.as_ref().is_none_or(|spec| spec.owns(&release));
                 self.foreign.remove(&id);
                 self.releases.insert(id, release);
@@ -204,7 +216,8 @@ impl Application {
                 self.elsewhere.live = nodes;
             }
             Event::Places(places) => self.held = Some(places),
-            Event::Holder(holder) => self.elsewhere.holder = holder,
+            Event::Outcome(release, outcome) => self.outcome_heard(release, outcome.as_ref()),
+            Event::Holder(holder) => self.holder_heard(now, holder),
             Event::Verdict(instance, verdict) => self.verdict_changed(now, instance, verdict),
             Event::Adopted(adopted) => self.adopt(now, adopted),
             Event::Built { release, result } => self.built(now, &release, result),
@@ -284,7 +297,8 @@ impl Application {
         let mut passes = 0;
         loop {
             self.wake = None;
-            let moved = self.advance_rollout(now);
+            let moved =
+                self.look_at_ends(now) || self.advance_rollout(now) || self.forget_failure();
             let plan = plan::plan(self, now);
             if let Some(wake) = plan.wake {
                 self.wake_at(wake);
@@ -338,7 +352,7 @@ impl Application {
 
     fn end(&mut self) {
         let empty = self.slots.is_empty() && self.strays.is_empty();
-        if self.is_ending() && empty && !self.ended {
+        if self.is_ending() && empty && !self.ended && !self.has_remains() {
             self.ended = true;
             self.emit(Effect::AllStopped);
         }

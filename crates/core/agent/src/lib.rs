@@ -8,5 +8,6 @@ pub mod lease;
 pub mod mutants;
 pub mod paths;
 pub mod placement;
+pub mod remains;
 pub mod restart;
 pub mod upgrade;

@@ -18,4 +18,5 @@ model::mutants! {
     FIRST_STARTS_AT_ONCE = 15,
     NEVER_TAKE_BACK = 16,
     TAKE_BACK_AGAIN = 17,
+    LATE_SPECIFICATION_COUNTS = 18,
 }

@@ -14,6 +14,7 @@ use model::release::StaticMount;
 use model::{
     ApplicationName, ApplicationSpec, BuildId, Claim, Generation, Incarnation, InstanceId,
     InstanceState, Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
+    Timestamp,
 };
 
 use self::far::{FarClaims, FarDescription, FarNodes};
@@ -88,6 +89,8 @@ pub struct Book {
     node: NodeId,
     nodes: FarNodes,
     applications: BTreeMap<ApplicationName, RoutingRecords>,
+    /// When applications that were destroyed had been created.
+    destroyed: BTreeSet<(ApplicationName, Timestamp)>,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +116,7 @@ impl RoutingRecords {
 
 /// Returns what is to be watched.
 pub fn prefixes() -> Vec<Prefix> {
-    ["app", "instance", "cluster::nodes", "probe"]
+    ["cluster::destroyed", "app", "instance", "cluster::nodes", "probe"]
         .iter()
         .filter_map(|text| text.parse().ok())
         .collect()
@@ -121,7 +124,8 @@ pub fn prefixes() -> Vec<Prefix> {
 
 impl Book {
     pub fn new(node: NodeId) -> Book {
-        Book { node, nodes: FarNodes::default(), applications: BTreeMap::new() }
+        let (applications, destroyed) = (BTreeMap::new(), BTreeSet::new());
+        Book { node, nodes: FarNodes::default(), applications, destroyed }
     }
 
     /// Takes note of one record; returns the application that it concerns, if any. If a record
@@ -132,8 +136,17 @@ impl Book {
         value: Option<&[u8]>,
     ) -> (Option<ApplicationName>, Option<RecordError>) {
         let Some((typed, name)) = Book::noted(key) else { return (None, None) };
+        if let TypedKey::Destroyed(_, created_at) = typed {
+            let end = (name.clone(), created_at);
+            match value {
+                Some(_) => self.destroyed.insert(end),
+                None => self.destroyed.remove(&end),
+            };
+        }
         let records = self.applications.entry(name.clone()).or_default();
-        let result = records.apply(&self.node, typed, value);
+        let ended =
+            |spec: &ApplicationSpec| self.destroyed.contains(&(name.clone(), spec.created_at));
+        let result = records.apply(&self.node, typed, value, ended);
         if records.is_empty() {
             self.applications.remove(&name);
         }
@@ -150,6 +163,7 @@ impl Book {
         let typed = TypedKey::parse(key)?;
         let name = match &typed {
             TypedKey::Spec(name) | TypedKey::Rollout(name) | TypedKey::Release(name, _) => name,
+            TypedKey::Destroyed(name, _) => name,
             TypedKey::Claim(id, _) => &id.application,
             TypedKey::Probe(_, id) => &id.application,
             _ => return None,
@@ -262,6 +276,7 @@ impl RoutingRecords {
         here: &NodeId,
         key: TypedKey,
         value: Option<&[u8]>,
+        ended: impl Fn(&ApplicationSpec) -> bool,
     ) -> Result<(), RecordError> {
         fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, record: Option<T>) {
             match record {
@@ -270,7 +285,14 @@ impl RoutingRecords {
             }
         }
         match key {
-            TypedKey::Spec(_) => self.spec = read(value)?,
+            TypedKey::Spec(_) => {
+                let spec: Option<ApplicationSpec> = read(value)?;
+                // What comes late of an application that was destroyed replaces nothing.
+                if !spec.as_ref().is_some_and(&ended) {
+                    self.spec = spec;
+                }
+            }
+            TypedKey::Destroyed(..) => self.spec = self.spec.take().filter(|spec| !ended(spec)),
             TypedKey::Rollout(_) => {
                 let rollout: Option<Rollout> = read(value)?;
                 self.rollout = rollout.map(|rollout| self.fenced(rollout));

@@ -6,8 +6,11 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use model::key::application_prefix;
-use model::{ApplicationName, Key, TypedKey};
+use model::application::Destruction;
+use model::key::{application_prefix, destroyed_prefix};
+use model::record::{self, RECORD_VERSION, Unknown};
+use model::{ApplicationName, Key, Timestamp, TypedKey};
+use store::{Submission, Submitted};
 
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
@@ -19,6 +22,9 @@ use api_types::{
 /// The longest wait for instances to stop: the usual grace of 30 s between SIGTERM and SIGKILL, and
 /// some time for draining before it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(45);
+/// The time for which the end of an application stays on record: a node that comes back later than
+/// that is a curiosity, and brings back no more than what was changed there.
+const END_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 const STOP_POLL: Duration = Duration::from_millis(100);
 
 pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<ApplicationRow>>, Problem> {
@@ -53,7 +59,7 @@ pub async fn create(
         )
         .hint(format!("push to it with `cortex push -a {name}`, or choose another name")));
     }
-    let mut app = ApplicationRecords::new(name.clone(), api.now());
+    let mut app = records::begin(&api, &name).await?;
     app.spec.framework = asked.framework;
     app.spec.port = ports::allot(&api, &name, asked.port, &[]).await?;
     app.spec.port_chosen = asked.port.is_some();
@@ -126,6 +132,7 @@ pub async fn destroy(
     let spec = TypedKey::Spec(name.clone()).key();
     {
         let _changing = api.changes.lock().await;
+        note_end(&api, &name, app.spec.created_at).await?;
         api.store.delete(spec.clone()).await?;
         delete_all(&api, &name).await?;
     }
@@ -140,6 +147,22 @@ pub async fn destroy(
     }
     let kept = if stopped { remove_directories(&api, &name).await } else { None };
     Ok(Json(Destroyed { name: name.to_string(), stopped, kept }))
+}
+
+/// Puts on record that an application is destroyed, before anything of it goes: nodes that are cut
+/// off may write of it later, and what they write is newer. Where no node can be cut off from this
+/// one, nobody does.
+async fn note_end(api: &Api, name: &ApplicationName, created_at: Timestamp) -> Result<(), Problem> {
+    let earlier = api.store.keys(&destroyed_prefix(name)).await?;
+    if api.peers.is_none() && earlier.is_empty() {
+        return Ok(());
+    }
+    let record = Destruction { v: RECORD_VERSION, at: api.now(), unknown: Unknown::new() };
+    let expires = Some(api.now().after(END_KEPT));
+    let change = Submitted::Set { value: record::encode(&record).into(), expires };
+    let key = TypedKey::Destroyed(name.clone(), created_at).key();
+    api.store.write(Submission { key, change, only_over: None }).await?;
+    Ok(())
 }
 
 async fn delete_all(api: &Api, name: &ApplicationName) -> Result<(), Problem> {

@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use model::application::Holder;
 use model::node::{Drained, Member, NodeAddress, NodeInfo, NodeLoad};
 use model::role::Role;
-use model::{ApplicationName, Claim, Key, NodeId, Prefix, Timestamp, TypedKey};
+use model::{ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Timestamp, TypedKey};
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
@@ -350,7 +350,10 @@ async fn holders(store: &dyn Store) -> Result<BTreeMap<ApplicationName, NodeId>,
     let mut holders = BTreeMap::new();
     for name in records::names(store).await? {
         let key = TypedKey::Holder(name.clone()).key();
-        if let Some(holder) = lenient::<Holder>(store, key).await? {
+        let spec = TypedKey::Spec(name.clone()).key();
+        let spec = lenient::<ApplicationSpec>(store, spec).await?;
+        let own = |holder: &Holder| spec.is_some_and(|spec| holder.is_of(spec.created_at));
+        if let Some(holder) = lenient::<Holder>(store, key).await?.filter(own) {
             holders.insert(name, holder.node);
         }
     }

@@ -119,8 +119,13 @@ async fn start_anew(
         return Err(Problem::conflict("holder_alive", what)
             .hint("leave out --without-files, and they are moved along"));
     }
-    let unknown = Unknown::new();
-    let holder = Holder { v: RECORD_VERSION, node: to.clone(), since: api.now(), unknown };
+    let holder = Holder {
+        v: RECORD_VERSION,
+        node: to.clone(),
+        since: api.now(),
+        created_at: Some(app.spec.created_at),
+        unknown: Unknown::new(),
+    };
     records::write(&*api.store, TypedKey::Holder(app.name.clone()), &holder).await?;
     api.store.delete(TypedKey::Move(app.name.clone()).key()).await?;
     Ok(())
@@ -162,6 +167,7 @@ async fn ask(
         v: RECORD_VERSION,
         to: to.clone(),
         asked_at: api.now(),
+        created_at: Some(app.spec.created_at),
         phase: MovePhase::Asked,
         message: None,
         unknown: Unknown::new(),

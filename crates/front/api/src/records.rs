@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use agent_core::remains::Owner;
 use axum::http::StatusCode;
 use model::application::Holder;
 use model::key::{application_prefix, instances_prefix};
@@ -33,6 +34,26 @@ pub struct ApplicationRecords {
     pub claims: Vec<(InstanceId, NodeId, Claim)>,
     /// The node that has its persistent files.
     pub holder: Option<Holder>,
+}
+
+/// Makes an application under a name that no other one has, and removes what late writes left of
+/// earlier ones. The caller holds `Api::changes`.
+pub async fn begin(api: &Api, name: &ApplicationName) -> Result<ApplicationRecords, Problem> {
+    let remains = agent::remains::read(&*api.store, name).await;
+    let remains = remains.map_err(|error| Problem::internal(format!("{error:#}")))?;
+    if remains.owner() != Owner::Nobody {
+        let what = format!("the records of '{name}' are being put right after the network was cut");
+        return Err(Problem::conflict("being_restored", what).hint("try again in a few seconds"));
+    }
+    for key in api.store.keys(&application_prefix(name)).await? {
+        api.store.delete(key).await?;
+    }
+    // An application is known by this instant, which no earlier one of its name may have had.
+    let mut now = api.now();
+    while remains.destroyed.contains(&now) {
+        now = Timestamp(now.0 + 1);
+    }
+    Ok(ApplicationRecords::new(name.clone(), now))
 }
 
 pub async fn read<T: DeserializeOwned>(
@@ -78,9 +99,13 @@ pub async fn find(
     store: &dyn Store,
     name: &ApplicationName,
 ) -> Result<Option<ApplicationRecords>, Problem> {
-    let Some(spec) = read(store, TypedKey::Spec(name.clone())).await? else {
+    let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
+    let Some(spec) = spec else { return Ok(None) };
+    let end = TypedKey::Destroyed(name.clone(), spec.created_at).key();
+    // A node that was cut off changed it, unaware that it was destroyed; that is being removed.
+    if store.lookup(&end).await?.is_some() {
         return Ok(None);
-    };
+    }
     let mut app = ApplicationRecords {
         name: name.clone(),
         spec,
@@ -93,7 +118,10 @@ pub async fn find(
     for entry in store.prefix(&application_prefix(name)).await? {
         match TypedKey::parse(&entry.key) {
             Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
-            Some(TypedKey::Holder(_)) => app.holder = readable(&entry.key, Some(&entry.value)),
+            Some(TypedKey::Holder(_)) => {
+                let holder: Option<Holder> = readable(&entry.key, Some(&entry.value));
+                app.holder = holder.filter(|holder| holder.is_of(app.spec.created_at));
+            }
             Some(TypedKey::Release(..)) => {
                 // A release of an earlier application of this name may arrive late, from a node
                 // that was cut off.

@@ -407,6 +407,36 @@ async fn a_destroyed_application_is_gone_and_its_numbers_are_not_reused() {
 }
 
 #[tokio::test]
+async fn what_comes_late_of_a_destroyed_application_is_no_application() {
+    let api = Fixture::start().await;
+    let name: ApplicationName = "hello".parse().unwrap();
+    // Ends are on record from the first one on that somebody had to be told of.
+    let earlier = TypedKey::Destroyed(name.clone(), model::Timestamp(5));
+    records::write(&*api.store, earlier, &json!({"v": 1, "at": 6})).await.unwrap();
+    api.deploy("hello", "one").await;
+    let _: Configured =
+        api.client.post("/v1/apps/hello/config", &json!({"A": "late"})).await.unwrap();
+    let late: Vec<_> = api.store.prefix(&"app".parse().unwrap()).await.unwrap();
+    let _: Value = api.client.delete("/v1/apps/hello").await.unwrap();
+    let ends = api.store.keys(&model::key::destroyed_prefix(&name)).await.unwrap();
+    assert_eq!(ends.len(), 2);
+    for entry in late {
+        let value = entry.value.read(1 << 20).unwrap();
+        api.store.set(entry.key, value).await.unwrap();
+    }
+    let missing: anyhow::Result<Value> = api.client.get("/v1/apps/hello").await;
+    assert_eq!(code(missing), "no_application");
+    let rows: Vec<ApplicationRow> = api.client.get("/v1/apps").await.unwrap();
+    assert!(rows.is_empty(), "{} applications", rows.len());
+    let anew = api.push("hello", PYTHON).await.unwrap();
+    assert!(anew.created);
+    let variables: Value = api.client.get("/v1/apps/hello/config").await.unwrap();
+    assert_eq!(variables, json!({}));
+    let releases: Vec<ReleaseRow> = api.client.get("/v1/apps/hello/releases").await.unwrap();
+    assert_eq!(releases.len(), 1);
+}
+
+#[tokio::test]
 async fn old_releases_are_removed_and_what_serves_stays() {
     let api = Fixture::start().await;
     api.deploy("hello", "the first").await;

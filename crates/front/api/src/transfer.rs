@@ -10,7 +10,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use model::{Key, Timestamp};
+use model::{ApplicationName, ApplicationSpec, Key, Timestamp, TypedKey, record};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::keys::PrefixQuery;
@@ -221,6 +221,9 @@ impl Importer {
     async fn write(&mut self) -> Result<(), Problem> {
         let Some(incoming) = self.current.take() else { return Ok(()) };
         let Incoming { key, ends, size, gathered, writer } = incoming;
+        if let Some(TypedKey::Spec(name)) = TypedKey::parse(&key) {
+            self.forget_end(name, &gathered).await?;
+        }
         let change = match writer {
             None => Submitted::Set { value: gathered.into(), expires: ends },
             Some(mut writer) => {
@@ -245,6 +248,14 @@ impl Importer {
         });
         self.store.submit(Submission { key, change, only_over: None }, Urgency::Now, reply).await?;
         self.bytes += size;
+        Ok(())
+    }
+
+    /// Removes the record of an application's end: whoever brings it back this way knows of it.
+    async fn forget_end(&self, name: ApplicationName, spec: &[u8]) -> Result<(), Problem> {
+        if let Ok(spec) = record::decode::<ApplicationSpec>(spec) {
+            self.store.delete(TypedKey::Destroyed(name, spec.created_at).key()).await?;
+        }
         Ok(())
     }
 

@@ -185,7 +185,10 @@ async fn release(
     let _changing = api.changes.lock().await;
     let found = records::find(&*api.store, &name).await?;
     let created = found.is_none();
-    let mut app = found.unwrap_or_else(|| ApplicationRecords::new(name.clone(), api.now()));
+    let mut app = match found {
+        Some(app) => app,
+        None => records::begin(api, &name).await?,
+    };
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };

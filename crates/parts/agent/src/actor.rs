@@ -22,7 +22,7 @@ use super::launcher::Held;
 use super::placing::{Assignments, Placing};
 use super::ready::{Missing, Readiness, ReadyCriteria, await_healthy};
 use super::registry::StopOutcome;
-use super::{AgentContext, builders, claims, taking_back};
+use super::{AgentContext, builders, claims, remains, taking_back};
 use runtime::driver::{Shell, drive};
 use shim::spec::Purpose;
 use store::{StoreError, Value, readable};
@@ -153,6 +153,8 @@ async fn read_all(
     });
     let adopted = Event::Adopted(adopted.collect());
     for prefix in [
+        // What is stored of one that was destroyed counts for nothing from the beginning.
+        key::destroyed_prefix(name),
         key::application_prefix(name),
         key::instances_prefix(name),
         Prefix::from(probes),
@@ -206,7 +208,11 @@ fn claim_of(context: &AgentContext, key: &Key, value: &Value) -> Option<Event> {
 fn event_of(context: &AgentContext, key: &Key, value: Option<&Value>) -> Option<Event> {
     match TypedKey::parse(key)? {
         TypedKey::Spec(_) => Some(Event::Spec(present(key, value)?)),
+        TypedKey::Destroyed(_, created_at) => {
+            Some(Event::Destroyed { created_at, destroyed: value.is_some() })
+        }
         TypedKey::Release(_, id) => Some(Event::Release(id, present(key, value)?)),
+        TypedKey::Outcome(_, id) => Some(Event::Outcome(id, present(key, value)?)),
         TypedKey::Rollout(_) => Some(Event::Rollout(present(key, value)?)),
         TypedKey::Holder(_) => Some(Event::Holder(present(key, value)?)),
         TypedKey::Artefact(_, build, builder, platform) => {
@@ -310,6 +316,12 @@ impl ActorShell {
         runtime::task::spawn(async move {
             context.preparer.prune_builds(&name, keep, needed).await;
         });
+    }
+
+    fn set_fit(&self, fit: bool) {
+        if let Some(placing) = &self.context.placing {
+            placing.set_fit(self.name.clone(), fit);
+        }
     }
 
     fn forget(&self, id: &IncarnationId) {
@@ -506,22 +518,19 @@ impl Shell for ActorShell {
             Effect::WriteHolder(holder) => {
                 self.write(TypedKey::Holder(name), Some(record::encode(&holder))).await?;
             }
+            Effect::WriteSpec(spec) => {
+                runtime::task::spawn(remains::write_again(context, name, spec));
+            }
+            Effect::ClearRemains => drop(runtime::task::spawn(remains::clear(context, name))),
             Effect::WriteOutcome { release: id, outcome } => {
-                self.write(TypedKey::Outcome(name, id), Some(record::encode(&outcome))).await?;
+                let record = outcome.as_ref().map(record::encode);
+                self.write(TypedKey::Outcome(name, id), record).await?;
             }
             Effect::TakeBack { from, to } => {
                 runtime::task::spawn(taking_back::take_back(context, name, from, to));
             }
-            Effect::Unfit => {
-                if let Some(placing) = &context.placing {
-                    placing.set_fit(name, false);
-                }
-            }
-            Effect::Fit => {
-                if let Some(placing) = &context.placing {
-                    placing.set_fit(name, true);
-                }
-            }
+            Effect::Unfit => self.set_fit(false),
+            Effect::Fit => self.set_fit(true),
             Effect::Note(text) => {
                 tracing::info!(application = %self.name, text, "agent.note");
                 context.preparer.note(&self.name, &text);

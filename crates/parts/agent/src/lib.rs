@@ -15,6 +15,7 @@ pub mod ports;
 pub mod prepare;
 pub mod ready;
 pub mod registry;
+pub mod remains;
 mod roster;
 pub mod scheduled;
 pub mod taking_back;
@@ -48,6 +49,8 @@ use store::{SharedStore, WatchEvent};
 /// The maximum number of letters that wait while an actor reads the store; an actor that falls
 /// behind is started again, which reads everything.
 const LETTERS_MAX: usize = 1024;
+/// The beginning of keys that say which applications were destroyed.
+const DESTROYED: &str = "cluster::destroyed";
 /// The interval between two memory samples: a leak that matters takes longer than that.
 const MEMORY_INTERVAL: Duration = Duration::from_secs(2);
 const ACTOR_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -177,6 +180,9 @@ impl Actors {
                 self.changed(&key);
             }
         }
+        for key in self.context.store.keys(&Prefix::from(DESTROYED.parse::<Key>()?)).await? {
+            self.tell(&key);
+        }
         let held = self.context.registry.all();
         names.extend(held.into_iter().map(|(id, _)| id.instance.application));
         names.sort();
@@ -209,10 +215,18 @@ impl Actors {
             return;
         }
         let Some(name) = typed.application() else { return };
-        if matches!(typed, TypedKey::Spec(_)) {
+        // Something may be left of one that was destroyed.
+        if matches!(typed, TypedKey::Spec(_) | TypedKey::Destroyed(..)) {
             self.start(name.clone());
         }
-        self.send(name, Letter::Changed(key.clone()));
+        self.tell(key);
+    }
+
+    fn tell(&mut self, key: &Key) {
+        let typed = TypedKey::parse(key);
+        if let Some(name) = typed.as_ref().and_then(TypedKey::application) {
+            self.send(name, Letter::Changed(key.clone()));
+        }
     }
 
     fn send(&mut self, name: &ApplicationName, letter: Letter) {

@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use model::application::{Holder, Move, MovePhase};
-use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, TypedKey, record};
+use model::{
+    ApplicationName, ApplicationSpec, Key, NodeId, Prefix, Release, Rollout, Timestamp, TypedKey,
+    record,
+};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -82,7 +85,12 @@ impl Moving {
             return Ok(());
         };
         let asked = self.read::<Move>(TypedKey::Move(name.clone()).key()).await?;
-        let Some(asked) = asked.filter(|asked| asked.to == self.agent.node) else { return Ok(()) };
+        let created_at = self.created_at(&name).await?;
+        // An earlier application of this name may have been asked for that.
+        let of_it =
+            |asked: &Move| asked.created_at.zip(created_at).is_none_or(|(one, other)| one == other);
+        let asked = asked.filter(|asked| asked.to == self.agent.node && of_it(asked));
+        let Some(asked) = asked else { return Ok(()) };
         let holder = self.holder(&name).await?;
         if holder.as_ref() == Some(&self.agent.node) {
             return self.forget(&name, &asked).await;
@@ -114,7 +122,15 @@ impl Moving {
 
     async fn holder(&self, name: &ApplicationName) -> anyhow::Result<Option<NodeId>> {
         let holder = self.read::<Holder>(TypedKey::Holder(name.clone()).key()).await?;
-        Ok(holder.map(|holder| holder.node))
+        let created_at = self.created_at(name).await?;
+        let own = |holder: &Holder| created_at.is_none_or(|created| holder.is_of(created));
+        Ok(holder.filter(own).map(|holder| holder.node))
+    }
+
+    /// Returns when the application that has this name was created.
+    async fn created_at(&self, name: &ApplicationName) -> anyhow::Result<Option<Timestamp>> {
+        let spec = self.read::<ApplicationSpec>(TypedKey::Spec(name.clone()).key()).await?;
+        Ok(spec.map(|spec| spec.created_at))
     }
 
     /// Returns the request as it is now, if it is still the same one.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent_core::lease::LEASE;
 use agent_core::placement::{Effect, Event, Hold, NodeView, Placement, SlotId, capacity, wanted};
+use agent_core::remains::Owner;
 use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
@@ -18,7 +19,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use super::launcher::Launcher;
 use super::roster::is_listed;
-use super::{AgentContext, claims};
+use super::{AgentContext, claims, remains};
 use runtime::driver::{Shell, drive};
 use runtime::members::Members;
 use store::{SharedStore, WatchEvent, lookup_record, readable};
@@ -208,8 +209,9 @@ impl Feed {
             TypedKey::Spec(name)
             | TypedKey::Release(name, _)
             | TypedKey::Rollout(name)
+            | TypedKey::Destroyed(name, _)
             | TypedKey::Holder(name) => {
-                let wanted = self.wanted(&name).await?;
+                let Some(wanted) = self.wanted(&name).await? else { return Ok(()) };
                 Event::Wanted(name, wanted)
             }
             typed => {
@@ -277,14 +279,24 @@ impl Feed {
         Ok(())
     }
 
+    /// Returns what is wanted; `None` while the specification of the application that is there
+    /// has to be written again, as what was wanted before goes on.
     async fn wanted(
         &self,
         name: &ApplicationName,
-    ) -> anyhow::Result<Option<agent_core::placement::Wanted>> {
+    ) -> anyhow::Result<Option<Option<agent_core::placement::Wanted>>> {
         let store = &*self.store;
+        match remains::read(store, name).await? {
+            remains if remains.destroyed.is_empty() => {}
+            remains => match remains.owner() {
+                Owner::Nobody => return Ok(Some(None)),
+                Owner::Unstored => return Ok(None),
+                Owner::Stored => {}
+            },
+        }
         let spec = TypedKey::Spec(name.clone()).key();
         let Some(spec) = lookup_record::<ApplicationSpec>(store, spec).await? else {
-            return Ok(None);
+            return Ok(Some(None));
         };
         let rollout =
             lookup_record::<Rollout>(store, TypedKey::Rollout(name.clone()).key()).await?;
@@ -299,8 +311,9 @@ impl Feed {
                 releases.insert(id, release);
             }
         }
+        let holder = holder.filter(|holder| holder.is_of(spec.created_at));
         let holder = holder.map(|holder| holder.node);
-        Ok(Some(wanted(&spec, &releases, rollout.as_ref(), holder.as_ref())))
+        Ok(Some(Some(wanted(&spec, &releases, rollout.as_ref(), holder.as_ref()))))
     }
 }
 

@@ -163,6 +163,10 @@ async fn able(
 ) -> anyhow::Result<Vec<NodeId>> {
     if release.recipe.is_tied() {
         let holder: Option<Holder> = read(context, TypedKey::Holder(name.clone())).await?;
+        let application_created_at = release.settings.application_created_at;
+        let own =
+            |holder: &Holder| application_created_at.is_none_or(|created| holder.is_of(created));
+        let holder = holder.filter(own);
         if let Some(holder) = holder {
             return Ok(live.get(&holder.node).cloned().into_iter().collect());
         }

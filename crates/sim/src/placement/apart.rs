@@ -13,6 +13,8 @@ use super::world::World;
 const NODES: usize = 4;
 const COUNT: u32 = 3;
 const MINUTE: u64 = 60_000;
+const LATE_VARIABLES: u64 = 1;
+const NEW_VARIABLES: u64 = 2;
 /// How long back-offs, leases and releases take to be put right.
 const QUIET_MS: u64 = 12 * MINUTE;
 
@@ -25,6 +27,31 @@ pub enum Late {
     PushBefore,
     /// A release is pushed to it after that.
     PushAfter,
+    /// It is scaled there after that.
+    Scale,
+    /// Variables are set there after that, which makes a release.
+    Variables,
+}
+
+/// What goes wrong when both sides hear of each other again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    Nothing,
+    /// The node process that wrote late ends, and starts again.
+    LateWriterEnds,
+    /// That of the node where it was destroyed and made anew does.
+    DestroyerEnds,
+    /// Another machine stands still for a while.
+    BystanderFreezes,
+}
+
+impl Trouble {
+    pub const ALL: [Trouble; 4] = [
+        Trouble::Nothing,
+        Trouble::LateWriterEnds,
+        Trouble::DestroyerEnds,
+        Trouble::BystanderFreezes,
+    ];
 }
 
 /// When the others make an application of that name anew.
@@ -47,7 +74,7 @@ fn established(seed: u64) -> World {
 }
 
 /// Asserts that nothing of a destroyed application is run again, whatever came late of it.
-pub fn destroyed_apart(seed: u64, late: Late, anew: Anew) {
+pub fn destroyed_apart(seed: u64, late: Late, anew: Anew, trouble: Trouble) {
     let mut world = established(seed);
     let name = shop();
     // The judge asks the first node, which therefore stays.
@@ -64,14 +91,18 @@ pub fn destroyed_apart(seed: u64, late: Late, anew: Anew) {
     }
     world.destroy(at, &name);
     world.run(seed * 31 % 30_000);
-    if late == Late::PushAfter {
-        world.push_good(away, &name);
+    match late {
+        Late::PushAfter => world.push_good(away, &name),
+        Late::Scale => world.scale_to(away, &name, COUNT + 2),
+        Late::Variables => world.set_variables(away, &name, LATE_VARIABLES),
+        Late::Rollout | Late::PushBefore => {}
     }
     world.run(2 * MINUTE);
     if anew == Anew::OnceHealed {
-        world.reconnect();
+        world.meet_again(seed, [at, away], trouble);
         world.run(MINUTE);
         world.judge_nothing_runs(&name);
+        world.judge_nothing_is_left(&name);
     }
     world.create_anew(at, &name);
     world.run(MINUTE);
@@ -80,9 +111,12 @@ pub fn destroyed_apart(seed: u64, late: Late, anew: Anew) {
     }
     let newest = world.push_to_new(at, &name);
     world.run(seed * 61 % 5_000);
-    world.reconnect();
+    if anew == Anew::WhileApart {
+        world.meet_again(seed, [at, away], trouble);
+    }
     world.run(QUIET_MS);
     world.judge_agreed(&name, &newest);
+    world.judge_is_new(&name);
 }
 
 /// The outcome of release steps that both sides ran.
@@ -138,15 +172,38 @@ impl World {
     /// Destroys an application as the command does it: the specification goes first.
     fn destroy(&mut self, at: usize, name: &ApplicationName) {
         self.tell(|| format!("destroy {name} at {at}"));
+        let created_at = self.nodes[at].replica.spec(name).expect("it is there").created_at;
+        self.write(at, Key::Destroyed(name.clone(), created_at), Some(Record::Destroyed));
         self.write(at, Key::Spec(name.clone()), None);
-        let keys = self.nodes[at].replica.records.iter();
-        let of_it = keys.filter(|(key, (_, record))| {
-            let whole = !matches!(key, Key::Claim(..) | Key::Verdict(..));
-            key.application() == Some(name) && record.is_some() && whole
-        });
-        for key in of_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+        for key in self.nodes[at].replica.keys_of(name) {
             self.write(at, key, None);
         }
+    }
+
+    /// Sets variables as the command does it, with a release of the same code.
+    fn set_variables(&mut self, at: usize, name: &ApplicationName, variables: u64) {
+        self.write(at, Key::Config(name.clone()), Some(Record::Config(variables)));
+        let releases = self.nodes[at].replica.releases(name);
+        let (last, release) = releases.into_iter().next_back().expect("there is one");
+        let id = ReleaseId { number: last.number + 1, node: self.nodes[at].id.clone() };
+        let key = Key::ConfigAt(name.clone(), id.clone());
+        self.write(at, key, Some(Record::Config(variables)));
+        self.ask_for(at, name, model::Release { id, build: Some(release.build_id()), ..release });
+    }
+
+    /// Ends the cut, in the middle of something that goes wrong.
+    fn meet_again(&mut self, seed: u64, [at, away]: [usize; 2], trouble: Trouble) {
+        let other = (0..NODES).find(|other| ![at, away].contains(other)).expect("there are more");
+        let (before, back) = (seed * 41 % 2_000, 500 + seed * 379 % 9_000);
+        match trouble {
+            Trouble::Nothing => {}
+            Trouble::LateWriterEnds => self.down(away, false, Some(back)),
+            Trouble::DestroyerEnds => self.down(at, false, Some(back)),
+            Trouble::BystanderFreezes => self.freeze(other, back),
+        }
+        // What is down or frozen may be so when the others meet, or be just back.
+        self.run(before);
+        self.reconnect();
     }
 
     fn create_anew(&mut self, at: usize, name: &ApplicationName) {
@@ -155,6 +212,7 @@ impl World {
         let web = ProcessSpec { count: COUNT, unknown: Unknown::new() };
         spec.processes.insert(ProcessType::web(), web);
         self.write(at, Key::Spec(name.clone()), Some(Record::Spec(spec)));
+        self.write(at, Key::Config(name.clone()), Some(Record::Config(NEW_VARIABLES)));
     }
 
     /// Pushes a release to the new application; its numbers go on where those of the destroyed one
@@ -165,8 +223,11 @@ impl World {
             _ => None,
         });
         let number = seen.max().unwrap_or(0) + 1;
+        let id = ReleaseId { number, node: self.nodes[at].id.clone() };
+        let key = Key::ConfigAt(name.clone(), id.clone());
+        self.write(at, key, Some(Record::Config(NEW_VARIABLES)));
         self.push(at, name, number, false, false);
-        ReleaseId { number, node: self.nodes[at].id.clone() }
+        id
     }
 
     /// Pushes a release like the one before, with a step that runs once.
@@ -210,10 +271,37 @@ impl World {
         }
     }
 
+    /// Asserts that no record says that it is there, or was.
+    fn judge_nothing_is_left(&self, name: &ApplicationName) {
+        for (at, node) in self.nodes.iter().enumerate() {
+            let left = node.replica.keys_of(name);
+            assert!(left.is_empty(), "node {at} has {left:?} of what was destroyed");
+        }
+    }
+
+    /// Asserts that the application has what users said when they made it anew, and nothing else.
+    fn judge_is_new(&self, name: &ApplicationName) {
+        for (at, node) in self.nodes.iter().enumerate() {
+            let spec = node.replica.spec(name).expect("it is there");
+            assert!(
+                !node.replica.remains(name).destroyed.contains(&spec.created_at),
+                "node {at} has the specification of what was destroyed"
+            );
+            let count = spec.processes[&ProcessType::web()].count;
+            assert_eq!(count, COUNT, "node {at} has another count");
+            let variables = node.replica.config(&Key::Config(name.clone()));
+            assert_eq!(variables, Some(NEW_VARIABLES), "node {at} has other variables");
+            let late = node.replica.releases(name).into_values().find(|one| !spec.owns(one));
+            assert_eq!(late, None, "node {at} has a release of what was destroyed");
+        }
+    }
+
     fn judge_agreed(&self, name: &ApplicationName, expected: &ReleaseId) {
-        for at in 0..self.nodes.len() {
+        for (at, node) in self.nodes.iter().enumerate() {
             let serving = self.serving_at(at, name);
             assert_eq!(serving.as_ref(), Some(expected), "node {at} has another one");
+            let outcome = node.replica.outcome(name, expected);
+            assert_eq!(outcome, None, "node {at} has what serves on record as failed");
         }
         self.judge_quiet();
     }

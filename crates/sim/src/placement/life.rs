@@ -213,14 +213,19 @@ impl World {
         let Some(at) = self.any_up() else { return };
         let names = self.names();
         let name = names[self.random.between(0, names.len() as u64) as usize].clone();
-        let Some(spec) = self.nodes[at].replica.spec(&name).cloned() else { return };
-        let count = self.random.between(1, 9) as u32;
-        let mut spec = spec;
+        if self.nodes[at].replica.spec(&name).is_some() {
+            let count = self.random.between(1, 9) as u32;
+            self.count("scale");
+            self.scale_to(at, &name, count);
+        }
+    }
+
+    pub(super) fn scale_to(&mut self, at: usize, name: &ApplicationName, count: u32) {
+        let Some(mut spec) = self.nodes[at].replica.spec(name).cloned() else { return };
         spec.processes.insert(ProcessType::web(), ProcessSpec { count, unknown: Unknown::new() });
-        self.count("scale");
         self.tell(|| format!("scale {name} to {count} at {at}"));
-        self.served.remove(&name);
-        self.write(at, Key::Spec(name), Some(Record::Spec(spec)));
+        self.served.remove(name);
+        self.write(at, Key::Spec(name.clone()), Some(Record::Spec(spec)));
     }
 
     pub(super) fn change_node(&mut self, at: usize, load: Option<u32>, drained: Option<bool>) {

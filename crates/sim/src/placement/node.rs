@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use agent_core::application::{Adopted, Application, Event, Exit, IncarnationId};
 use agent_core::lease::Lease;
 use agent_core::placement::{self, Hold, NodeView, Placement, SlotId, wanted};
+use agent_core::remains::Owner;
 use model::instance::ProcessIdentity;
 use model::{ApplicationName, Machine, NodeId, ReleaseId, Timestamp};
 
@@ -167,7 +168,8 @@ impl World {
         let Some(machines) = &node.machines else { return };
         let life = machines.life;
         if !machines.applications.contains_key(&name) {
-            return self.application_up(at, &name);
+            let ended = matches!(key, Key::Destroyed(..));
+            return self.application_up(at, &name, ended);
         }
         if let Some(event) = self.event(at, key) {
             self.application(at, life, &name, event);
@@ -180,6 +182,13 @@ impl World {
         Some(match (key, record) {
             (Key::Spec(_), Some(Record::Spec(spec))) => Event::Spec(Some(spec)),
             (Key::Spec(_), None) => Event::Spec(None),
+            (Key::Destroyed(_, created_at), record) => {
+                Event::Destroyed { created_at: *created_at, destroyed: record.is_some() }
+            }
+            (Key::Outcome(_, id), Some(Record::Outcome(outcome))) => {
+                Event::Outcome(id.clone(), Some(outcome))
+            }
+            (Key::Outcome(_, id), None) => Event::Outcome(id.clone(), None),
             (Key::Release(_, id), Some(Record::Release(release))) => {
                 Event::Release(id.clone(), Some(release))
             }
@@ -228,10 +237,20 @@ impl World {
                 placement::Event::Claim(instance.clone(), owner.clone(), claim)
             }
             (
-                Key::Spec(name) | Key::Release(name, _) | Key::Rollout(name) | Key::Holder(name),
+                Key::Spec(name)
+                | Key::Destroyed(name, _)
+                | Key::Release(name, _)
+                | Key::Rollout(name)
+                | Key::Holder(name),
                 _,
             ) => {
-                let wanted = replica.spec(name).map(|spec| {
+                let remains = replica.remains(name);
+                let counts = match remains.owner() {
+                    Owner::Unstored => return,
+                    Owner::Stored => true,
+                    Owner::Nobody => remains.destroyed.is_empty(),
+                };
+                let wanted = replica.spec(name).filter(|_| counts).map(|spec| {
                     let holder = replica.holder(name).map(|holder| &holder.node);
                     wanted(spec, &replica.releases(name), replica.rollout(name), holder)
                 });
@@ -304,7 +323,7 @@ impl World {
                         names.extend(keys.filter_map(Key::application).cloned());
                         names.sort();
                         names.dedup();
-                        names.iter().for_each(|name| self.application_up(at, name));
+                        names.iter().for_each(|name| self.application_up(at, name, false));
                     } else {
                         for name in names {
                             self.application(at, life, &name, Event::Live(live.clone()));
@@ -315,11 +334,12 @@ impl World {
         }
     }
 
-    fn application_up(&mut self, at: usize, name: &ApplicationName) {
+    /// Starts an actor, if there is a specification, or something may be left of one that ended.
+    fn application_up(&mut self, at: usize, name: &ApplicationName, ended: bool) {
         let node = &self.nodes[at];
         let Some(machines) = node.machines.as_ref().filter(|m| !m.live.is_empty()) else { return };
         let there = machines.applications.contains_key(name) || machines.resting.contains(name);
-        if there || node.replica.spec(name).is_none() {
+        if there || (node.replica.spec(name).is_none() && !ended) {
             return;
         }
         let life = machines.life;
@@ -409,7 +429,7 @@ impl World {
     }
 
     /// Ends an actor, which starts again from the records.
-    fn actor_fails(&mut self, at: usize, life: u64, name: &ApplicationName) {
+    pub(super) fn actor_fails(&mut self, at: usize, life: u64, name: &ApplicationName) {
         let Some(machines) = &mut self.nodes[at].machines else { return };
         machines.applications.remove(name);
         // What runs here is found and written by the next one.
@@ -429,6 +449,7 @@ impl World {
         let machines = self.nodes[at].machines.as_mut().filter(|machines| machines.life == life);
         let Some(machines) = machines else { return };
         machines.resting.remove(name);
-        self.application_up(at, name);
+        let ended = !self.nodes[at].replica.remains(name).destroyed.is_empty();
+        self.application_up(at, name, ended);
     }
 }

@@ -3,19 +3,25 @@
 use std::collections::BTreeMap;
 
 use agent_core::placement::NodeView;
+use agent_core::remains::Remains;
 use model::application::Holder;
 use model::probe::Verdict;
 use model::{
-    ApplicationName, ApplicationSpec, BuildId, Claim, InstanceId, NodeId, Release, ReleaseId,
-    Rollout,
+    ApplicationName, ApplicationSpec, BuildId, Claim, InstanceId, NodeId, Outcome, Release,
+    ReleaseId, Rollout, Timestamp, TypedKey,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Node(NodeId),
+    /// The end of the application that was created at that time.
+    Destroyed(ApplicationName, Timestamp),
     Spec(ApplicationName),
     Release(ApplicationName, ReleaseId),
     Artefact(ApplicationName, BuildId, NodeId),
+    Outcome(ApplicationName, ReleaseId),
+    Config(ApplicationName),
+    ConfigAt(ApplicationName, ReleaseId),
     Rollout(ApplicationName),
     Holder(ApplicationName),
     Claim(InstanceId, NodeId),
@@ -34,10 +40,32 @@ impl Key {
             Key::Spec(name)
             | Key::Release(name, _)
             | Key::Artefact(name, ..)
+            | Key::Destroyed(name, _)
+            | Key::Outcome(name, _)
+            | Key::Config(name)
+            | Key::ConfigAt(name, _)
             | Key::Rollout(name)
             | Key::Holder(name) => Some(name),
             Key::Claim(instance, _) | Key::Verdict(_, instance) => Some(&instance.application),
         }
+    }
+
+    /// Returns the key as the store has it, of what users and coordinators write of an application.
+    pub fn typed(&self) -> Option<TypedKey> {
+        Some(match self.clone() {
+            Key::Spec(name) => TypedKey::Spec(name),
+            Key::Release(name, id) => TypedKey::Release(name, id),
+            Key::Artefact(name, build, node) => {
+                TypedKey::Artefact(name, build, node, String::new())
+            }
+            Key::Outcome(name, id) => TypedKey::Outcome(name, id),
+            Key::Config(name) => TypedKey::Config(name),
+            Key::ConfigAt(name, id) => TypedKey::ConfigAt(name, id),
+            Key::Rollout(name) => TypedKey::Rollout(name),
+            Key::Holder(name) => TypedKey::Holder(name),
+            Key::Node(_) | Key::Destroyed(..) | Key::Claim(..) => return None,
+            Key::Roles(_) | Key::Verdict(..) | Key::Testimony(..) => return None,
+        })
     }
 }
 
@@ -47,10 +75,16 @@ pub(super) enum Record {
     Spec(ApplicationSpec),
     Release(Release),
     Artefact,
+    Destroyed,
+    Outcome(Outcome),
+    /// Variables, told apart by a number.
+    Config(u64),
     Rollout(Rollout),
     Holder(Holder),
     Claim(Claim),
-    Roles { checks: bool },
+    Roles {
+        checks: bool,
+    },
     Verdict(Verdict),
 }
 
@@ -114,16 +148,56 @@ impl Replica {
         self.records.iter().filter_map(of).collect()
     }
 
+    pub fn config(&self, key: &Key) -> Option<u64> {
+        match self.get(key) {
+            Some(Record::Config(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn outcome(&self, name: &ApplicationName, release: &ReleaseId) -> Option<&Outcome> {
+        match self.get(&Key::Outcome(name.clone(), release.clone())) {
+            Some(Record::Outcome(outcome)) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// Returns the keys of what users and coordinators wrote of an application.
+    pub fn keys_of(&self, name: &ApplicationName) -> Vec<Key> {
+        let whole = |key: &Key| key.application() == Some(name) && key.typed().is_some();
+        let there = self.records.iter().filter(|(key, (_, record))| record.is_some() && whole(key));
+        there.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Returns what tells the applications of this name apart.
+    pub fn remains(&self, name: &ApplicationName) -> Remains {
+        let mut remains = Remains::default();
+        self.spec(name).iter().for_each(|spec| remains.note_spec(spec));
+        self.releases(name).values().for_each(|release| remains.note_release(release));
+        remains.destroyed.extend(self.records.keys().filter_map(|key| match key {
+            Key::Destroyed(of, created_at) if of == name => Some(*created_at),
+            _ => None,
+        }));
+        remains
+    }
+
     /// Returns whether a release was removed, or was pushed to another application than the one
     /// that has this name now, if any has.
     pub fn disowns(&self, name: &ApplicationName, release: &ReleaseId) -> bool {
         match self.records.get(&Key::Release(name.clone(), release.clone())) {
             Some((_, Some(Record::Release(release)))) => {
-                self.spec(name).is_none_or(|spec| !spec.owns(release))
+                self.owner(name).is_none_or(|spec| !spec.owns(release))
             }
             Some(_) => true,
-            None => self.spec(name).is_none(),
+            None => self.owner(name).is_none(),
         }
+    }
+
+    /// Returns the specification, unless it came late of an application that was destroyed.
+    fn owner(&self, name: &ApplicationName) -> Option<&ApplicationSpec> {
+        let spec = self.spec(name)?;
+        let end = Key::Destroyed(name.clone(), spec.created_at);
+        self.get(&end).is_none().then_some(spec)
     }
 
     pub fn serving(&self) -> impl Iterator<Item = (&ApplicationName, &ReleaseId)> {

@@ -5,7 +5,9 @@ use agent_core::application::{
     taken_back,
 };
 use model::instance::ProcessIdentity;
-use model::{ApplicationName, Claim, InstanceState, Release, ReleaseId, RolloutPhase};
+use model::{
+    ApplicationName, ApplicationSpec, Claim, InstanceState, Release, ReleaseId, RolloutPhase,
+};
 
 use super::checking::Condition;
 use super::happening::Happening;
@@ -43,7 +45,10 @@ impl World {
     ) -> bool {
         let writes = matches!(
             effect,
-            Effect::WriteClaim { .. } | Effect::WriteRollout(_) | Effect::WriteHolder(_)
+            Effect::WriteClaim { .. }
+                | Effect::WriteRollout(_)
+                | Effect::WriteHolder(_)
+                | Effect::WriteOutcome { .. }
         );
         if writes && self.nodes[at].disk_full {
             self.count("write refused");
@@ -150,18 +155,57 @@ impl World {
             Effect::WriteHolder(holder) => {
                 self.write(at, Key::Holder(name.clone()), Some(Record::Holder(holder)));
             }
-            Effect::WriteOutcome { .. } => {}
+            Effect::WriteOutcome { release, outcome } => {
+                let key = Key::Outcome(name.clone(), release);
+                self.write(at, key, outcome.map(Record::Outcome));
+            }
+            Effect::WriteSpec(spec) => self.write_spec_again(at, name, spec),
+            Effect::ClearRemains => self.clear_remains(at, name),
             Effect::TakeBack { from, to } => self.take_back(at, name, &from, &to),
             Effect::Unfit => self.placement(at, agent_core::placement::Event::Unfit(name.clone())),
             Effect::Fit => self.placement(at, agent_core::placement::Event::Fit(name.clone())),
             Effect::AllStopped => {
-                if let Some(machines) = &mut self.nodes[at].machines {
+                if self.nodes[at].replica.spec(name).is_some() {
+                    self.actor_fails(at, life, name);
+                } else if let Some(machines) = &mut self.nodes[at].machines {
                     machines.applications.remove(name);
                 }
             }
             Effect::Note(_) | Effect::PruneBuilds { .. } | Effect::NameWritten { .. } => {}
         }
         true
+    }
+
+    fn write_spec_again(&mut self, at: usize, name: &ApplicationName, spec: ApplicationSpec) {
+        let stored = self.nodes[at].replica.spec(name);
+        let other = stored.is_none_or(|stored| stored.created_at != spec.created_at);
+        if other && !self.nodes[at].disk_full {
+            self.tell(|| format!("specification of {name} again at {at}"));
+            self.write(at, Key::Spec(name.clone()), Some(Record::Spec(spec)));
+        }
+    }
+
+    fn clear_remains(&mut self, at: usize, name: &ApplicationName) {
+        if self.nodes[at].disk_full {
+            return;
+        }
+        self.tell(|| format!("remains of {name} are cleared at {at}"));
+        let replica = &self.nodes[at].replica;
+        let (remains, keys) = (replica.remains(name), replica.keys_of(name));
+        let of = |key: &Key| match key {
+            Key::ConfigAt(_, id) => Some((id.clone(), replica.config(key)?)),
+            _ => None,
+        };
+        let now = replica.config(&Key::Config(name.clone()));
+        let mended = remains.mended(now.as_ref(), &keys.iter().filter_map(of).collect());
+        if let Some(config) = mended {
+            self.write(at, Key::Config(name.clone()), config.map(Record::Config));
+        }
+        for key in keys {
+            if key.typed().is_some_and(|typed| remains.is_left(&typed)) {
+                self.write(at, key, None);
+            }
+        }
     }
 
     fn run_steps(&mut self, at: usize, life: u64, name: &ApplicationName, release: ReleaseId) {

@@ -9,7 +9,7 @@ use model::port::InstancePorts;
 use model::probe::Verdict;
 use model::{
     ApplicationSpec, BuildId, Claim, Generation, InstanceId, NodeId, Outcome, ProcessType, Release,
-    ReleaseId, Rollout,
+    ReleaseId, Rollout, Timestamp,
 };
 
 use super::building::BuildCandidate;
@@ -27,7 +27,13 @@ pub enum Event {
     /// Records as they are in the store now; `None` if deleted. At start the actor feeds all of
     /// them, then `Adopted`; only then does the machine decide anything.
     Spec(Option<ApplicationSpec>),
+    /// Whether the application of this name that was created then is on record as destroyed.
+    Destroyed {
+        created_at: Timestamp,
+        destroyed: bool,
+    },
     Release(ReleaseId, Option<Release>),
+    Outcome(ReleaseId, Option<Outcome>),
     Rollout(Option<Rollout>),
     /// This node's own claims: read at start, ignored afterwards (nobody else writes them).
     Claim(InstanceId, Claim),
@@ -233,10 +239,15 @@ pub enum Effect {
     },
     WriteRollout(Rollout),
     WriteHolder(Holder),
-    /// Write the outcome, which is kept as long as the release, whatever is rolled out later.
+    /// Write the specification again, unless the store has this application's meanwhile.
+    WriteSpec(ApplicationSpec),
+    /// Remove what is stored of applications of this name that were destroyed, as `remains` says.
+    ClearRemains,
+    /// Write the outcome, which is kept as long as the release, whatever is rolled out later;
+    /// remove it if there is none.
     WriteOutcome {
         release: ReleaseId,
-        outcome: Outcome,
+        outcome: Option<Outcome>,
     },
     /// Make a release that is `to` again, and ask for it, unless that was done. `taken_back` says
     /// what is to be written.

@@ -68,4 +68,4 @@ impl Application {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

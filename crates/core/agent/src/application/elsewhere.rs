@@ -127,22 +127,29 @@ impl Application {
         self.elsewhere.live.first().is_none_or(|first| *first >= self.node)
     }
 
+    /// Returns who has its files, as far as that is known.
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        let own =
+            |holder: &&Holder| self.spec.as_ref().is_none_or(|spec| holder.is_of(spec.created_at));
+        self.elsewhere.holder.as_ref().filter(own)
+    }
+
     /// Returns the node that has its files, if that is another one.
     pub(super) fn held_by_other(&self) -> Option<&NodeId> {
-        let holder = self.elsewhere.holder.as_ref().map(|holder| &holder.node);
-        holder.filter(|holder| **holder != self.node)
+        self.holder().map(|holder| &holder.node).filter(|holder| **holder != self.node)
     }
 
     /// Takes hold of the files: the first rollout of a release with persistent paths makes them
     /// here.
     pub(super) fn hold_files(&mut self, now: Timestamp) {
-        if !self.is_placed() || self.elsewhere.holder.is_some() {
+        if !self.is_placed() || self.holder().is_some() {
             return;
         }
         let holder = Holder {
             v: model::record::RECORD_VERSION,
             node: self.node.clone(),
             since: now,
+            created_at: self.spec.as_ref().map(|spec| spec.created_at),
             unknown: model::record::Unknown::new(),
         };
         self.elsewhere.holder = Some(holder.clone());

@@ -383,7 +383,7 @@ impl ApplicationPlan {
         let overdue = |p: &Process| p.overdue.is_some() && p.record.release == role.release;
         let given_up = role.target && slot.living.iter().any(overdue);
         let waits = must_wait_for_others(app, slot, role) || !is_its_turn(app, place, role);
-        if !built || given_up || !slot.has_room() || waits {
+        if !built || given_up || !app.has_room(place) || waits {
             return;
         }
         // Failures in a rollout of its own end the rollout; others are tried again after a pause.

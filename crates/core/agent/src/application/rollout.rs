@@ -28,7 +28,7 @@ pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The time after which a coordinator is replaced; a restarted node process is back by then.
 pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
 /// The time in which a write reaches everybody, as a rule.
-const RESTORE_STEP: Duration = Duration::from_millis(500);
+pub(super) const RESTORE_STEP: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {

@@ -172,10 +172,6 @@ impl SlotState {
         self.current_of(release).any(Process::is_ready)
     }
 
-    pub fn has_room(&self) -> bool {
-        self.living.len() < INCARNATIONS_MAX
-    }
-
     pub fn history(&self, release: &ReleaseId, restart: u32) -> FailureHistory {
         match &self.history_of {
             Some((r, n)) if r == release && *n == restart => self.history.clone(),

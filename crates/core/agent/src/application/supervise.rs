@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use model::application::Settings;
-use model::instance::ProcessIdentity;
+use model::instance::{INCARNATIONS_MAX, ProcessIdentity};
 use model::port::InstancePorts;
 use model::{Generation, Incarnation, InstanceId, InstanceState, ReleaseId, Timestamp};
 
@@ -65,11 +65,11 @@ impl Application {
         let concurrency =
             release.settings.limits.concurrency.or(recipe.and_then(|recipe| recipe.concurrency));
         let floor = self.generation_floor;
-        let slot = self.slots.entry(place.clone()).or_insert_with(|| SlotState::new(now, floor));
         // One plan may start two releases in a slot that has room for one: the other comes next.
-        if !slot.has_room() {
+        if !self.has_room(place) {
             return;
         }
+        let slot = self.slots.entry(place.clone()).or_insert_with(|| SlotState::new(now, floor));
         // No record remembers the generations of processes that failed and are gone; time does.
         let past = if mutants::active(mutants::REUSE_GENERATIONS) { 0 } else { now.0 };
         let generation = slot.last_generation.saturating_add(1).max(past);
@@ -106,6 +106,13 @@ impl Application {
         } else {
             self.emit(start);
         }
+    }
+
+    /// Returns whether one more process may run in a slot; strays take room until they are gone.
+    pub(super) fn has_room(&self, place: &SlotId) -> bool {
+        let living = self.slots.get(place).map_or(0, |slot| slot.living.len());
+        let strays = self.strays.keys().filter(|id| place_of(id) == *place).count();
+        living + strays < INCARNATIONS_MAX
     }
 
     fn retire(&mut self, now: Timestamp, place: &SlotId, generation: Generation) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use model::{Fate, Outcome, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
+use model::{Fate, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::rollout::EXITS_MAX;
 use super::slot::{Process, SlotId};
@@ -128,18 +128,6 @@ impl Application {
         };
         self.take_back(now, why);
         true
-    }
-
-    pub(super) fn write_outcome(
-        &mut self,
-        now: Timestamp,
-        release: ReleaseId,
-        fate: Fate,
-        why: String,
-    ) {
-        let unknown = model::record::Unknown::new();
-        let outcome = Outcome { v: model::record::RECORD_VERSION, fate, why, at: now, unknown };
-        self.emit(Effect::WriteOutcome { release, outcome });
     }
 
     fn take_back(&mut self, now: Timestamp, why: String) {

@@ -177,11 +177,13 @@ impl World {
             | Effect::NameWritten { .. } => Vec::new(),
             Effect::WriteHolder(_) | Effect::Unfit | Effect::Fit => Vec::new(),
             Effect::WriteOutcome { release, outcome } => {
-                self.outcomes.push((release, outcome));
-                Vec::new()
+                self.outcomes.retain(|(of, _)| *of != release);
+                self.outcomes.extend(outcome.clone().map(|outcome| (release.clone(), outcome)));
+                vec![Event::Outcome(release, outcome)]
             }
             Effect::TakeBack { from, to } => self.take_back(&from, &to),
             // A node that runs everything itself never asks for these.
+            Effect::WriteSpec(_) | Effect::ClearRemains => panic!("{effect:?}"),
             Effect::Fetch { .. } | Effect::Share { .. } | Effect::FindBuilders { .. } => {
                 panic!("{effect:?}")
             }
@@ -584,3 +586,4 @@ fn a_request_is_never_lost_under_the_coordinators_own_writing() {
 
 mod builds;
 mod ready;
+mod strays;

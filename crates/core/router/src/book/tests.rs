@@ -266,6 +266,26 @@ fn a_port_of_the_serving_release_has_endpoints_of_its_process() {
 }
 
 #[test]
+fn a_specification_that_comes_late_of_a_destroyed_application_changes_nothing() {
+    let (first, second) = (Timestamp(1), Timestamp(2));
+    let domains = |world: &World| world.0.describe(&name()).map(|found| found.hosts.len());
+    let mut late = ApplicationSpec::new(first);
+    late.domains = vec!["shop.example".into()];
+    let mut world = World::new();
+    world.put(TypedKey::Spec(name()), &late);
+    world.put(TypedKey::Destroyed(name(), first), &());
+    assert_eq!(domains(&world), None);
+    world.put(TypedKey::Spec(name()), &late);
+    assert_eq!(domains(&world), None);
+    world.put(TypedKey::Spec(name()), &ApplicationSpec::new(second));
+    world.put(TypedKey::Spec(name()), &late);
+    assert_eq!(domains(&world), Some(1));
+    world.0.apply(&TypedKey::Destroyed(name(), first).key(), None);
+    world.put(TypedKey::Spec(name()), &late);
+    assert_eq!(domains(&world), Some(2));
+}
+
+#[test]
 fn an_unreadable_record_changes_nothing() {
     let mut world = World::new();
     world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));

@@ -83,6 +83,7 @@ async fn give(
         v: RECORD_VERSION,
         node: peer.clone(),
         since: moving.agent.clock.now(),
+        created_at: moving.created_at(&name).await?,
         unknown: Unknown::new(),
     };
     let key = TypedKey::Holder(name.clone()).key();

@@ -9,15 +9,18 @@ use super::*;
 use crate::application::{Event, merge};
 use crate::placement::Hold;
 
-const FIRST: Timestamp = Timestamp(1_000);
-const SECOND: Timestamp = Timestamp(50_000);
-const NOW: Timestamp = Timestamp(100_000);
+pub(in crate::application) const FIRST: Timestamp = Timestamp(1_000);
+pub(in crate::application) const SECOND: Timestamp = Timestamp(50_000);
+pub(in crate::application) const NOW: Timestamp = Timestamp(100_000);
 
-fn id(number: u64) -> ReleaseId {
+pub(in crate::application) fn id(number: u64) -> ReleaseId {
     ReleaseId { number, node: "n1".parse().unwrap() }
 }
 
-fn release(number: u64, application_created_at: Option<Timestamp>) -> Event {
+pub(in crate::application) fn release(
+    number: u64,
+    application_created_at: Option<Timestamp>,
+) -> Event {
     let web = ProcessRecipe { default_count: 1, ..ProcessRecipe::default() };
     let release = Release {
         v: 1,
@@ -42,11 +45,11 @@ fn rollout(number: u64, created_at: Option<Timestamp>) -> Rollout {
     Rollout { serving, target, created_at, ..Rollout::new("n1".parse().unwrap(), NOW) }
 }
 
-fn serves(number: u64, created_at: Timestamp) -> Event {
+pub(in crate::application) fn serves(number: u64, created_at: Timestamp) -> Event {
     Event::Rollout(Some(rollout(number, Some(created_at))))
 }
 
-fn spec(created_at: Timestamp) -> Event {
+pub(in crate::application) fn spec(created_at: Timestamp) -> Event {
     Event::Spec(Some(ApplicationSpec::new(created_at)))
 }
 
@@ -64,7 +67,7 @@ fn built(machine: &mut Application, events: impl IntoIterator<Item = Event>) -> 
     built.collect()
 }
 
-fn established() -> Application {
+pub(in crate::application) fn established() -> Application {
     let mut machine = Application::new("n1".parse().unwrap(), "shop".parse().unwrap());
     let known = [spec(FIRST), release(1, Some(FIRST)), serves(1, FIRST)];
     let adopted = Event::Adopted(Vec::new());

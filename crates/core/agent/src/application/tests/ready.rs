@@ -257,6 +257,17 @@ fn a_failed_release_is_remembered_whatever_comes_after() {
 }
 
 #[test]
+fn a_failure_is_forgotten_once_the_release_serves() {
+    let mut world = World::serving(1);
+    world.broken.insert(2, Broken::Exits);
+    world.push(World::release(2, 1));
+    assert_eq!(world.outcomes.len(), 1);
+    world.broken.clear();
+    world.push(World::release(2, 1));
+    assert_eq!((world.rollout.phase, world.outcomes.len()), (RolloutPhase::Done, 0));
+}
+
+#[test]
 fn what_will_not_become_ready_fails_at_once_and_is_told_the_way_out() {
     let mut world = World::serving(1);
     world.broken.insert(2, Broken::NeverReady);
