@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use libfuzzer_sys::fuzz_target;
 use router_core::http::body::Body;
 use router_core::http::request::{self, ForwardedFields, RequestOrigin};
-use router_core::http::response::{self, Asked};
+use router_core::http::response::{self, AnsweredRequest};
 
 /// The length in bytes up to which each cut of a head is tried.
 const CUT_EVERYWHERE_MAX: usize = 256;
@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((flags, text)) = bytes.split_first() else { return };
     let is = |bit: u8| flags & (1 << bit) != 0;
     if is(0) {
-        let asked = Asked {
+        let asked = AnsweredRequest {
             head: is(1),
             modern: is(2),
             keep_alive: is(3),
@@ -59,7 +59,7 @@ fn ask(text: &[u8], origin: &RequestOrigin) {
     assert!(!second.expects_continue && second.modern);
 }
 
-fn answer(text: &[u8], asked: Asked) {
+fn answer(text: &[u8], asked: AnsweredRequest) {
     let mut out = Vec::new();
     let Ok(Some(head)) = response::parse(text, asked, &mut out) else { return };
     assert!(head.length <= text.len() && (100..1000).contains(&head.status));
@@ -71,7 +71,7 @@ fn answer(text: &[u8], asked: Asked) {
     }
     sound(&out, false);
     let mut again = Vec::new();
-    let asked = Asked { of_router: true, ..asked };
+    let asked = AnsweredRequest { of_router: true, ..asked };
     let second = response::parse(&out, asked, &mut again).expect("it is understood");
     let second = second.expect("it is whole");
     assert_eq!((second.length, second.status), (out.len(), head.status));

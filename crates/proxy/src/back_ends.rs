@@ -429,7 +429,7 @@ fn application(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use router::choice::{Reaches, Wants};
+    use router::choice::{Demands, Reaches};
 
     fn back_ends(sorts: Vec<Option<Sort>>, wanted: Vec<BackEndConfig>) -> BackEnds {
         let settings = BackEndSettings {
@@ -479,7 +479,7 @@ mod tests {
         let service = &all.services[0];
         let permit = service
             .queue
-            .try_enter(&service.application(), Wants::anything(Reaches::Near), None)
+            .try_enter(&service.application(), Demands::anything(Reaches::Near), None)
             .unwrap();
         let busy = permit.endpoint.address().unwrap();
         all.remove(busy, None).unwrap();

@@ -19,7 +19,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use metrics::{Labels, Metrics, Record};
+use metrics::{Labels, Metrics, RequestRecord};
 use router::streams;
 use runtime::lock::locked;
 
@@ -90,7 +90,7 @@ pub struct RecordEntry {
 }
 
 impl RecordEntry {
-    fn of(record: &Record) -> RecordEntry {
+    fn of(record: &RequestRecord) -> RecordEntry {
         let micros = |count: u32| Duration::from_micros(count.into());
         RecordEntry {
             started: record.started,

@@ -330,7 +330,7 @@ mod tests {
 
     use super::super::back_ends::{BackEndConfig, BackEndSettings};
     use super::*;
-    use router::choice::{Reaches, Wants};
+    use router::choice::{Demands, Reaches};
     use router::permit::Permit;
     use runtime::driver::Clock;
 
@@ -350,7 +350,7 @@ mod tests {
 
     fn enter(back_ends: &BackEnds) -> Option<Permit> {
         let service = &back_ends.services[0];
-        service.queue.try_enter(&service.application(), Wants::anything(Reaches::Near), None)
+        service.queue.try_enter(&service.application(), Demands::anything(Reaches::Near), None)
     }
 
     fn all_lent(back_ends: &BackEnds) -> bool {
@@ -360,7 +360,7 @@ mod tests {
     async fn await_permit(back_ends: &BackEnds) -> Permit {
         let service = &back_ends.services[0];
         let place = router::queue::Place::of([127, 0, 0, 1].into());
-        let wants = Wants::anything(Reaches::Near);
+        let wants = Demands::anything(Reaches::Near);
         service.queue.enter(wants, place, DEADLINE).await.expect("in time")
     }
 

@@ -20,7 +20,7 @@ use super::records::{RecordEntry, Recorder, Status};
 use super::{ProxyPhase, until_phase_changes};
 use router::announced;
 use router::announced::Unannounced;
-use router::choice::Wants;
+use router::choice::Demands;
 use router::entry;
 use router::entry::{Attempt, ENTRY_TIME_MAX, Entered};
 use router::moved::{Direction, Moved};
@@ -245,7 +245,7 @@ async fn choose_back_end(
         attempt
     };
     let (queue, current) = (&service.queue, || Some(service.application()));
-    let wants = Wants::near(client);
+    let wants = Demands::near(client);
     let entered = entry::enter(queue, current, wants, client, ENTRY_TIME_MAX, attempt).await;
     entered.ok_or(Status::NO_BACK_END)
 }

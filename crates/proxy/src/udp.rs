@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::back_ends::BackEnds;
 use super::records::{RecordEntry, Recorder};
 use super::{ProxyPhase, until_phase_changes};
-use router::choice::Wants;
+use router::choice::Demands;
 use router::datagrams::{
     Admitted, Carrying, Datagrams, EXPIRY_INTERVAL, Flow, FlowEndpoints, Gate, Rooms,
 };
@@ -97,7 +97,7 @@ impl FlowEndpoints for Behind {
 
     fn enter(&self, client: SocketAddr) -> Option<Admitted> {
         let service = self.back_ends.services.first()?;
-        let (application, wants) = (service.application(), Wants::near(client.ip()));
+        let (application, wants) = (service.application(), Demands::near(client.ip()));
         // Nobody waits here, so nobody has to wait for somebody's share.
         let permit = service.queue.try_enter(&application, wants, None)?;
         Some(Admitted { permit, port: None })

@@ -337,7 +337,7 @@ fn mistakes_in_our_file_are_named() {
         ("[processes]\n'a b' = 'x'", "'a b' cannot be a process type"),
         ("[processes.web]\ncount = 100000", "processes.web.count"),
         ("[env]\n'A-B' = 'x'", "not a variable's name"),
-        ("domains = ['a b']", "no host name"),
+        ("domains = ['a b']", "not a host name"),
         ("[health]\npath = 'up'", "must begin with '/'"),
         ("[[statics]]\nprefix = '/'\ndirectory = '../..'", "statics"),
         ("sticky = 'ip'", "sticky: 'ip' is none of 'address', 'address/24'"),

@@ -48,7 +48,7 @@ pub struct Through {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FarOutcome {
     /// An instance has it, and its answer follows.
     Taken,
     /// No instance had room in time.
@@ -66,8 +66,8 @@ pub struct Room {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
-    pub outcome: Outcome,
+pub struct FarReply {
+    pub outcome: FarOutcome,
     /// Whether another request may follow on this connection.
     pub keep: bool,
     pub room: Room,
@@ -173,26 +173,26 @@ fn address(bytes: &[u8]) -> Result<Option<(SocketAddr, &[u8])>, BadWords> {
     Ok(Some((SocketAddr::new(ip, u16::from_be_bytes(*port)), rest)))
 }
 
-impl Reply {
+impl FarReply {
     pub fn to_bytes(self) -> [u8; REPLY_BYTES] {
         let outcome = match self.outcome {
-            Outcome::Taken => b'T',
-            Outcome::Busy => b'B',
-            Outcome::Absent => b'A',
+            FarOutcome::Taken => b'T',
+            FarOutcome::Busy => b'B',
+            FarOutcome::Absent => b'A',
         };
         let ([a, b], [c, d]) = (self.room.in_flight.to_be_bytes(), self.room.free.to_be_bytes());
         [outcome, u8::from(self.keep), a, b, c, d]
     }
 
     /// Parses a reply; `None` while it is not complete.
-    pub fn parse(bytes: &[u8]) -> Result<Option<Reply>, BadWords> {
+    pub fn parse(bytes: &[u8]) -> Result<Option<FarReply>, BadWords> {
         let Some(&[outcome, keep, a, b, c, d]) = bytes.first_chunk::<REPLY_BYTES>() else {
             return Ok(None);
         };
         let outcome = match outcome {
-            b'T' => Outcome::Taken,
-            b'B' => Outcome::Busy,
-            b'A' => Outcome::Absent,
+            b'T' => FarOutcome::Taken,
+            b'B' => FarOutcome::Busy,
+            b'A' => FarOutcome::Absent,
             _ => return Err(BadWords("no outcome")),
         };
         let keep = match keep {
@@ -201,7 +201,7 @@ impl Reply {
             _ => return Err(BadWords("neither keep nor close")),
         };
         let room = Room { in_flight: u16::from_be_bytes([a, b]), free: u16::from_be_bytes([c, d]) };
-        Ok(Some(Reply { outcome, keep, room }))
+        Ok(Some(FarReply { outcome, keep, room }))
     }
 }
 
@@ -298,13 +298,14 @@ mod tests {
 
     #[test]
     fn a_reply_is_read_back_and_nonsense_refused() {
-        for outcome in [Outcome::Taken, Outcome::Busy, Outcome::Absent] {
-            let reply = Reply { outcome, keep: true, room: Room { in_flight: 3, free: u16::MAX } };
-            assert_eq!(Reply::parse(&reply.to_bytes()), Ok(Some(reply)));
-            assert_eq!(Reply::parse(&reply.to_bytes()[..5]), Ok(None));
+        for outcome in [FarOutcome::Taken, FarOutcome::Busy, FarOutcome::Absent] {
+            let reply =
+                FarReply { outcome, keep: true, room: Room { in_flight: 3, free: u16::MAX } };
+            assert_eq!(FarReply::parse(&reply.to_bytes()), Ok(Some(reply)));
+            assert_eq!(FarReply::parse(&reply.to_bytes()[..5]), Ok(None));
         }
-        assert!(Reply::parse(b"HTTP/1.1 200").is_err());
-        assert!(Reply::parse(b"T\x02\0\0\0\0").is_err());
+        assert!(FarReply::parse(b"HTTP/1.1 200").is_err());
+        assert!(FarReply::parse(b"T\x02\0\0\0\0").is_err());
     }
 
     #[test]
@@ -338,7 +339,7 @@ mod tests {
                 prop_assert_eq!(&again[..], &bytes[..length]);
                 prop_assert!(length <= ASK_BYTES_MAX);
             }
-            Reply::parse(&bytes).ok();
+            FarReply::parse(&bytes).ok();
         }
     }
 }

@@ -9,7 +9,7 @@ const TENTHS_PER_RETRY: u32 = 10;
 
 /// The progress of an attempt when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum AttemptProgress {
     /// No connection was made: the instance cannot have seen anything.
     NotConnected,
     /// The request was sent, wholly or in part, and no byte of an answer has come.
@@ -23,15 +23,15 @@ pub fn is_idempotent(method: &[u8]) -> bool {
     matches!(method, b"GET" | b"HEAD" | b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE")
 }
 
-pub fn may_retry(progress: Progress, idempotent: bool, retries: u32) -> bool {
+pub fn may_retry(progress: AttemptProgress, idempotent: bool, retries: u32) -> bool {
     match progress {
         // The request goes back to the queue, which has a time limit, and the endpoint is left
         // alone.
-        Progress::NotConnected => true,
-        Progress::NoAnswer { body_consumed } => {
+        AttemptProgress::NotConnected => true,
+        AttemptProgress::NoAnswer { body_consumed } => {
             idempotent && !body_consumed && retries < RETRIES_MAX
         }
-        Progress::Answering => false,
+        AttemptProgress::Answering => false,
     }
 }
 
@@ -67,12 +67,12 @@ mod tests {
 
     #[test]
     fn only_what_is_safe_is_repeated() {
-        let sent = Progress::NoAnswer { body_consumed: false };
-        assert!(may_retry(Progress::NotConnected, false, 0));
+        let sent = AttemptProgress::NoAnswer { body_consumed: false };
+        assert!(may_retry(AttemptProgress::NotConnected, false, 0));
         assert!(may_retry(sent, is_idempotent(b"GET"), 0));
         assert!(!may_retry(sent, is_idempotent(b"POST"), 0));
-        assert!(!may_retry(Progress::NoAnswer { body_consumed: true }, true, 0));
-        assert!(!may_retry(Progress::Answering, true, 0));
+        assert!(!may_retry(AttemptProgress::NoAnswer { body_consumed: true }, true, 0));
+        assert!(!may_retry(AttemptProgress::Answering, true, 0));
         assert!(!may_retry(sent, true, RETRIES_MAX));
     }
 

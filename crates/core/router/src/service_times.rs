@@ -39,14 +39,14 @@ const WORD_BYTES_MAX: usize = 32;
 
 /// A kind of requests, alike in how long they take, as far as can be told before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct RequestKind {
     exact: u64,
     similar: u64,
 }
 
-impl Kind {
+impl RequestKind {
     /// Returns the kind of the request with this head.
-    pub fn of(head: &[u8]) -> Kind {
+    pub fn of(head: &[u8]) -> RequestKind {
         let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
         let line = line.strip_suffix(b" HTTP/1.1").unwrap_or(line);
         let path = line.split(|byte| *byte == b'?').next().unwrap_or_default();
@@ -55,7 +55,7 @@ impl Kind {
                 segment.len() <= WORD_BYTES_MAX && !segment.iter().any(u8::is_ascii_digit);
             hash::bytes(if is_word { segment } else { b"*" })
         });
-        Kind { exact: hash::bytes(line), similar: segments.fold(0, hash::pair) }
+        RequestKind { exact: hash::bytes(line), similar: segments.fold(0, hash::pair) }
     }
 }
 
@@ -88,19 +88,19 @@ pub struct ServiceTimes {
 
 impl ServiceTimes {
     /// Returns what a request of this kind is expected to take, if that is long.
-    pub fn slow(&self, kind: Kind) -> Option<Duration> {
+    pub fn slow(&self, kind: RequestKind) -> Option<Duration> {
         let time_us = self.known(kind)?;
         let is_slow = time_us / SLOW_RATIO >= self.average.time_us;
         let time = Duration::from_micros(time_us.into());
         (is_slow && time >= SLOW_TIME_MIN).then_some(time)
     }
 
-    fn known(&self, kind: Kind) -> Option<u32> {
+    fn known(&self, kind: RequestKind) -> Option<u32> {
         self.exact.known(kind.exact).or_else(|| self.similar.known(kind.similar))
     }
 
     /// Learns that a request of this kind had its place for this long.
-    pub fn learn(&mut self, kind: Kind, time: Duration) {
+    pub fn learn(&mut self, kind: RequestKind, time: Duration) {
         let time_us = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         self.average.learn(time_us);
         self.exact.learn(kind.exact, time_us);
@@ -108,7 +108,7 @@ impl ServiceTimes {
     }
 
     /// Learns of a request that was not served to the end: it would have taken this long at least.
-    pub fn learn_at_least(&mut self, kind: Kind, time: Duration) {
+    pub fn learn_at_least(&mut self, kind: RequestKind, time: Duration) {
         let expected_us = self.known(kind).unwrap_or(self.average.time_us);
         if time > Duration::from_micros(expected_us.into()) {
             self.learn(kind, time);
@@ -172,8 +172,8 @@ mod tests {
     const QUICK: Duration = Duration::from_millis(5);
     const SLOW: Duration = Duration::from_secs(1);
 
-    fn kind(line: &str) -> Kind {
-        Kind::of(format!("{line} HTTP/1.1\r\nHost: shop\r\n").as_bytes())
+    fn kind(line: &str) -> RequestKind {
+        RequestKind::of(format!("{line} HTTP/1.1\r\nHost: shop\r\n").as_bytes())
     }
 
     fn learn(times: &mut ServiceTimes, line: &str, time: Duration, count: usize) {
@@ -299,6 +299,6 @@ mod tests {
         learn(&mut times, "GET /for-ever", Duration::MAX, 300);
         learn(&mut times, "GET /", Duration::ZERO, 300);
         assert!(times.slow(kind("GET /for-ever")).is_some());
-        Kind::of(b"");
+        RequestKind::of(b"");
     }
 }

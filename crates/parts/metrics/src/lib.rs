@@ -37,7 +37,7 @@ pub const CLIENT_GONE: u16 = 499;
 
 /// One completed request.
 #[derive(Debug)]
-pub struct Record {
+pub struct RequestRecord {
     pub labels: Arc<Labels>,
     pub client: SocketAddr,
     pub started: Instant,
@@ -50,7 +50,7 @@ pub struct Record {
     pub total_us: u32,
 }
 
-impl Record {
+impl RequestRecord {
     /// Records that all of the answer was sent by then.
     pub fn ended(&mut self, at: Instant) {
         self.total_us = micros(at.saturating_duration_since(self.started));
@@ -114,13 +114,13 @@ struct Shared {
 }
 
 /// The records of one thread; the lock is held only to add a record or to exchange all for none.
-type ThreadRecords = Arc<Mutex<Vec<Record>>>;
+type ThreadRecords = Arc<Mutex<Vec<RequestRecord>>>;
 
 #[derive(Default)]
 struct Threads {
     records: Vec<ThreadRecords>,
     /// An empty vector that is exchanged for a thread's records, so that neither allocates.
-    spare: Vec<Record>,
+    spare: Vec<RequestRecord>,
 }
 
 /// One thread's end of the metrics.
@@ -130,7 +130,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn record(&self, record: Record) {
+    pub fn record(&self, record: RequestRecord) {
         let mut records = locked(&self.records);
         if records.len() >= RECORDS_MAX {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Shared {
         }
     }
 
-    fn empty(&self, each: &mut dyn FnMut(Record)) {
+    fn empty(&self, each: &mut dyn FnMut(RequestRecord)) {
         let mut threads = locked(&self.threads);
         let Threads { records, spare } = &mut *threads;
         for records in records {
@@ -191,7 +191,7 @@ impl Metrics {
 
     /// Passes all records to a caller that takes them in place of the sums here. Returns how many
     /// were lost since the beginning.
-    pub fn take(&self, each: &mut dyn FnMut(Record)) -> u64 {
+    pub fn take(&self, each: &mut dyn FnMut(RequestRecord)) -> u64 {
         self.shared.empty(each);
         self.shared.dropped.load(Ordering::Relaxed)
     }

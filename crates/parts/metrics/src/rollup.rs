@@ -7,7 +7,7 @@ use std::fmt::Write;
 use model::{ApplicationName, InstanceId};
 
 use super::text::heading;
-use super::{Labels, Record};
+use super::{Labels, RequestRecord};
 
 /// The maximum number of instances: more than one machine runs; beyond it, requests count for the
 /// application alone.
@@ -48,7 +48,7 @@ struct InstanceSums {
 }
 
 impl Rollup {
-    pub fn add(&mut self, record: &Record) {
+    pub fn add(&mut self, record: &RequestRecord) {
         let Some(sums) = of(&mut self.applications, record.labels.application(), APPLICATIONS_MAX)
         else {
             return;
@@ -161,7 +161,7 @@ fn of<'a, K: Ord + Clone, V: Default>(
 }
 
 impl Sums {
-    fn add(&mut self, record: &Record) {
+    fn add(&mut self, record: &RequestRecord) {
         *self.requests.entry((record.method, record.status / 100)).or_default() += 1;
         self.bytes_in += record.bytes_in;
         self.bytes_out += record.bytes_out;

@@ -13,7 +13,7 @@ use store_core::resp::request::{Parsed, Requests};
 
 use super::access::Rights;
 use super::batch::{Answer, Asked, Batch};
-use super::context::FaceContext;
+use super::context::ServerContext;
 use super::limits::{PENDING_MAX, SEND_BYTES};
 use super::table::{self, Verb};
 use super::words::Words;
@@ -40,7 +40,7 @@ pub enum Wait {
 
 /// A connection for one run of the loop, with the buffers that it uses meanwhile.
 pub struct CommandLoop<'a> {
-    pub context: &'a FaceContext,
+    pub context: &'a ServerContext,
     /// The rights, if they alone decide what the connection may ask.
     pub rights: Option<&'a Rights>,
     pub requests: &'a mut Requests,

@@ -32,7 +32,7 @@ use super::access::{DEFAULT_USER, Rights};
 use super::batch::{Answer, Batch};
 use super::clients::ClientRow;
 use super::command_loop::{CommandLoop, Wait};
-use super::context::FaceContext;
+use super::context::ServerContext;
 use super::gathering::Bell;
 use super::limits::READ_BYTES;
 use super::problem::Problem;
@@ -64,7 +64,7 @@ thread_local! {
 }
 
 pub struct Connection {
-    context: Arc<FaceContext>,
+    context: Arc<ServerContext>,
     pub(super) wire: Wire,
     pub(super) input: Vec<u8>,
     requests: Requests,
@@ -107,7 +107,7 @@ enum End {
 
 impl Connection {
     pub fn new(
-        context: Arc<FaceContext>,
+        context: Arc<ServerContext>,
         thread: &Thread,
         wire: Wire,
         peer: String,

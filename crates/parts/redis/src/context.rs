@@ -13,7 +13,7 @@ use super::access::Access;
 use super::clients::ClientTable;
 use super::scans::Scans;
 
-pub struct FaceContext {
+pub struct ServerContext {
     pub store: SharedStore,
     pub bus: Arc<Bus>,
     pub node: NodeId,
@@ -32,7 +32,7 @@ pub struct FaceContext {
     pub notifying: AtomicBool,
 }
 
-impl FaceContext {
+impl ServerContext {
     pub fn scans(&self) -> MutexGuard<'_, Scans> {
         self.scans.lock().unwrap_or_else(PoisonError::into_inner)
     }

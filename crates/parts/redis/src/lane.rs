@@ -24,10 +24,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::desk::{Desk, Next};
-use self::place::Place;
+use self::place::LaneConnection;
 use super::batch::Batch;
 use super::connection::Connection;
-use super::context::FaceContext;
+use super::context::ServerContext;
 use super::gathering::Bell;
 
 /// The number of connections that are read for one batch.
@@ -47,12 +47,12 @@ fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
 }
 
 pub struct Lane {
-    context: Arc<FaceContext>,
+    context: Arc<ServerContext>,
     epoll: AsyncFd<OwnedFd>,
     /// The queue of connections that come; bounded by the number of connections.
     entrance: UnboundedReceiver<Connection>,
     entering: Vec<Connection>,
-    places: Slab<Place>,
+    places: Slab<LaneConnection>,
     events: Vec<(usize, EventFlags)>,
     desk: Desk,
     /// The writes of turns that are not answered yet, oldest first.
@@ -65,7 +65,7 @@ pub struct Lane {
 
 impl Lane {
     pub fn new(
-        context: Arc<FaceContext>,
+        context: Arc<ServerContext>,
         bell: Arc<Bell>,
     ) -> io::Result<(Lane, UnboundedSender<Connection>)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -150,7 +150,7 @@ impl Lane {
 
     fn enter(&mut self, connection: Connection) {
         let entry = self.places.vacant_entry();
-        match Place::new(connection, &self.epoll, entry.key()) {
+        match LaneConnection::new(connection, &self.epoll, entry.key()) {
             Ok(place) => {
                 self.context.clients.in_lanes.fetch_add(1, Ordering::Relaxed);
                 entry.insert(place);
@@ -207,7 +207,7 @@ impl Lane {
         }
     }
 
-    fn remove(&mut self, index: usize) -> Place {
+    fn remove(&mut self, index: usize) -> LaneConnection {
         self.context.clients.in_lanes.fetch_sub(1, Ordering::Relaxed);
         self.places.remove(index)
     }

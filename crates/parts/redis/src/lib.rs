@@ -34,7 +34,7 @@ use tokio::sync::{Semaphore, watch};
 use self::access::Access;
 use self::clients::ClientTable;
 use self::connection::Thread;
-use self::context::FaceContext;
+use self::context::ServerContext;
 use self::gathering::Bell;
 use self::lane::Lane;
 use self::listener::Listener;
@@ -119,7 +119,7 @@ pub fn start(
     clock: Clock,
 ) -> anyhow::Result<ServerHandle> {
     let connections_max = connections_max();
-    let context = Arc::new(FaceContext {
+    let context = Arc::new(ServerContext {
         store,
         bus,
         node,
@@ -167,7 +167,7 @@ pub fn start(
 }
 
 async fn serve(
-    context: Arc<FaceContext>,
+    context: Arc<ServerContext>,
     follows: bool,
     listeners: Vec<Listener>,
     mut stopping: watch::Receiver<bool>,

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::connection::{Connection, Thread};
-use super::context::FaceContext;
+use super::context::ServerContext;
 use super::wire::Wire;
 use os::shared_port::Listeners;
 
@@ -92,7 +92,7 @@ impl Listener {
         self.socket.local_addr()?.as_socket().context("an address of the internet")
     }
 
-    pub async fn accept(self, context: Arc<FaceContext>, thread: Thread) {
+    pub async fn accept(self, context: Arc<ServerContext>, thread: Thread) {
         let ended = match self.kind {
             ListenerKind::Unix => accept_unix(self.socket, context, thread).await,
             ListenerKind::Tcp => accept_tcp(self.socket, None, context, thread).await,
@@ -104,7 +104,7 @@ impl Listener {
     }
 }
 
-async fn permit(context: &FaceContext) -> OwnedSemaphorePermit {
+async fn permit(context: &ServerContext) -> OwnedSemaphorePermit {
     let permit = context.connections.clone().acquire_owned().await;
     permit.expect("this semaphore is never closed")
 }
@@ -112,7 +112,7 @@ async fn permit(context: &FaceContext) -> OwnedSemaphorePermit {
 async fn accept_tcp(
     socket: Socket,
     tls: Option<TlsAcceptor>,
-    context: Arc<FaceContext>,
+    context: Arc<ServerContext>,
     thread: Thread,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(socket.into())?;
@@ -145,7 +145,11 @@ async fn accept_tcp(
     }
 }
 
-async fn accept_unix(socket: Socket, context: Arc<FaceContext>, thread: Thread) -> io::Result<()> {
+async fn accept_unix(
+    socket: Socket,
+    context: Arc<ServerContext>,
+    thread: Thread,
+) -> io::Result<()> {
     let listener = UnixListener::from_std(socket.into())?;
     loop {
         let permit = permit(&context).await;

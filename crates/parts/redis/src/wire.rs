@@ -18,24 +18,24 @@ pub enum Wire {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WireKind {
     Tcp,
     Unix,
 }
 
 impl Wire {
-    pub fn new(fd: OwnedFd, kind: Kind) -> io::Result<Wire> {
+    pub fn new(fd: OwnedFd, kind: WireKind) -> io::Result<Wire> {
         Ok(match kind {
-            Kind::Tcp => Wire::Tcp(TcpStream::from_std(fd.into())?),
-            Kind::Unix => Wire::Unix(UnixStream::from_std(fd.into())?),
+            WireKind::Tcp => Wire::Tcp(TcpStream::from_std(fd.into())?),
+            WireKind::Unix => Wire::Unix(UnixStream::from_std(fd.into())?),
         })
     }
 
     /// Takes the socket, without its runtime; fails for TLS.
-    pub fn take(&mut self) -> io::Result<(OwnedFd, Kind)> {
+    pub fn take(&mut self) -> io::Result<(OwnedFd, WireKind)> {
         match std::mem::replace(self, Wire::Elsewhere) {
-            Wire::Tcp(stream) => Ok((stream.into_std()?.into(), Kind::Tcp)),
-            Wire::Unix(stream) => Ok((stream.into_std()?.into(), Kind::Unix)),
+            Wire::Tcp(stream) => Ok((stream.into_std()?.into(), WireKind::Tcp)),
+            Wire::Unix(stream) => Ok((stream.into_std()?.into(), WireKind::Unix)),
             Wire::Tls(_) | Wire::Elsewhere => Err(io::ErrorKind::NotConnected.into()),
         }
     }

@@ -14,7 +14,7 @@ use super::table::RoutedApplication;
 
 /// The demands that a request makes on its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
+pub struct Demands {
     pub reaches: Reaches,
     /// The key of the request; requests with the same key belong on the same endpoint.
     pub key: Option<u64>,
@@ -22,15 +22,15 @@ pub struct Wants {
     pub beside: Option<u64>,
 }
 
-impl Wants {
+impl Demands {
     /// Returns the demand for any endpoint of this node, the same one for the same client where the
     /// strategy minds.
-    pub fn near(client: IpAddr) -> Wants {
-        Wants { key: Some(request_key::of_address(client)), ..Wants::anything(Reaches::Near) }
+    pub fn near(client: IpAddr) -> Demands {
+        Demands { key: Some(request_key::of_address(client)), ..Demands::anything(Reaches::Near) }
     }
 
-    pub fn anything(reaches: Reaches) -> Wants {
-        Wants { reaches, key: None, beside: None }
+    pub fn anything(reaches: Reaches) -> Demands {
+        Demands { reaches, key: None, beside: None }
     }
 }
 
@@ -107,7 +107,7 @@ impl Endpoints for View<'_> {
 pub fn choose(
     application: &RoutedApplication,
     turn: Turn,
-    wants: Wants,
+    wants: Demands,
     now_ms: u64,
 ) -> Option<&Arc<Endpoint>> {
     let (near, admit) = near(application, turn, wants.beside, now_ms);

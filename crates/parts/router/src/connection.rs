@@ -22,7 +22,7 @@ use super::stream::fill;
 use super::table::RoutedApplication;
 use super::thread::Thread;
 use super::wire::Wire;
-use metrics::{Labels, Record};
+use metrics::{Labels, RequestRecord};
 use router_core::http::body::Body;
 use router_core::http::request::{self, Refusal, RequestHead, RequestOrigin};
 
@@ -53,7 +53,7 @@ impl After {
 pub struct Owed {
     pub rest: Bytes,
     /// The record as it is when all of it is sent, but for the time that takes.
-    pub record: Record,
+    pub record: RequestRecord,
 }
 
 pub struct Connection {
@@ -164,8 +164,8 @@ impl Connection {
         status: u16,
         bytes_out: u64,
         started: Instant,
-    ) -> Record {
-        Record {
+    ) -> RequestRecord {
+        RequestRecord {
             labels: by.clone(),
             client: self.peer,
             started,

@@ -14,7 +14,7 @@ use router_core::balance::{Balance, Candidate};
 use router_core::book::EndpointDescription;
 use router_core::book::far::FarDescription;
 use router_core::breaker::{Admission, Breaker};
-use router_core::far::{FarCandidate, Outcome, Reply, Room};
+use router_core::far::{FarCandidate, FarOutcome, FarReply, Room};
 use router_core::ramp;
 
 use super::far::peer::FarPeer;
@@ -147,12 +147,12 @@ impl Endpoint {
     }
 
     /// Records what the other router says about how busy its instances are.
-    pub fn heard_from(&self, reply: Reply, now_ms: u64) {
+    pub fn heard_from(&self, reply: FarReply, now_ms: u64) {
         let room = match reply.outcome {
-            Outcome::Taken => reply.room,
+            FarOutcome::Taken => reply.room,
             // Other requests stand in line for what may be free.
-            Outcome::Busy => Room { free: 0, ..reply.room },
-            Outcome::Absent => return,
+            FarOutcome::Busy => Room { free: 0, ..reply.room },
+            FarOutcome::Absent => return,
         };
         if let Reach::Far(site) = &self.reach {
             let room = (u64::from(room.in_flight) << 16) | u64::from(room.free);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::choice::Wants;
+use super::choice::Demands;
 use super::permit::Permit;
 use super::queue::{Place, Queue};
 use super::table::RoutedApplication;
@@ -43,7 +43,7 @@ pub struct Entered<C> {
 pub async fn enter<C>(
     queue: &Arc<Queue>,
     current: impl Fn() -> Option<Arc<RoutedApplication>>,
-    wants: Wants,
+    wants: Demands,
     client: IpAddr,
     limit: Duration,
     attempt: impl AsyncFn(&Permit) -> Attempt<C>,

@@ -20,7 +20,7 @@ pub mod underway;
 use std::time::Duration;
 
 use router_core::breaker::{Failure, pause_ms};
-use router_core::retry::{Progress, may_retry};
+use router_core::retry::{AttemptProgress, may_retry};
 
 use self::call::Begun;
 use self::complaint::Fault;
@@ -165,19 +165,21 @@ impl Exchange<'_> {
                 }
                 Failed::Instance(progress, why) => {
                     let failure = match progress {
-                        Progress::NotConnected => Failure::Refused,
-                        Progress::NoAnswer { .. } | Progress::Answering => Failure::Silent,
+                        AttemptProgress::NotConnected => Failure::Refused,
+                        AttemptProgress::NoAnswer { .. } | AttemptProgress::Answering => {
+                            Failure::Silent
+                        }
                     };
                     let is_out = thread.failed(&self.application, &endpoint, failure, why);
                     let again = may_retry(progress, self.head.idempotent, retries);
-                    let paid =
-                        progress == Progress::NotConnected || thread.budget.borrow_mut().withdraw();
+                    let paid = progress == AttemptProgress::NotConnected
+                        || thread.budget.borrow_mut().withdraw();
                     if !again || !paid {
                         self.complain(&endpoint, &Fault::None(why));
                         let detail = format!("it gave no answer: {why}");
                         return self.no_answer(&endpoint, &detail, counts).await;
                     }
-                    retries += u32::from(progress != Progress::NotConnected);
+                    retries += u32::from(progress != AttemptProgress::NotConnected);
                     if !is_out {
                         // The same one is asked again: not before it may have been replaced.
                         let pause_ms = pause_ms(u64::from(retries));

@@ -30,7 +30,7 @@ use super::buffer::Buffer;
 use super::connection::Connection;
 use super::connection::run::ConnectionStart;
 use super::forward::long::TURN_BYTES;
-use super::forward::underway::Step;
+use super::forward::underway::RequestStep;
 use super::lazy_timer::LazyTimer;
 use super::limits::Limits;
 use super::presence::Presence;
@@ -202,15 +202,15 @@ impl Lane {
         match client.step(&mut self.scratch) {
             None => {}
             // A piece of an answer may have another limit than its head.
-            Some(Step::Waits) => self.sweep_at = self.sweep_at.min(client.until()),
-            Some(Step::Passed) => {
+            Some(RequestStep::Waits) => self.sweep_at = self.sweep_at.min(client.until()),
+            Some(RequestStep::Passed) => {
                 self.sweep_at = self.sweep_at.min(client.until());
                 if std::mem::take(&mut client.has_more) {
                     self.serve_one(key);
                 }
             }
-            Some(Step::Gone) => drop(self.clients.remove(key)),
-            Some(Step::Further) => self.leave(key),
+            Some(RequestStep::Gone) => drop(self.clients.remove(key)),
+            Some(RequestStep::Further) => self.leave(key),
         }
     }
 

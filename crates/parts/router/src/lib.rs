@@ -62,7 +62,7 @@ use arc_swap::ArcSwap;
 use model::key::BoardKey;
 use model::port::Transport;
 use model::{ApplicationName, NodeId, ReleaseId};
-use router_core::far::{Outcome, Reply, Room};
+use router_core::far::{FarOutcome, FarReply, Room};
 use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::mpsc::error::TrySendError;
@@ -329,7 +329,7 @@ fn take_call(shared: &Shared, call: RouterCall) {
     if let Err(TrySendError::Full(Command::Far(call)) | TrySendError::Closed(Command::Far(call))) =
         refused
     {
-        let absent = Reply { outcome: Outcome::Absent, keep: false, room: Room::default() };
+        let absent = FarReply { outcome: FarOutcome::Absent, keep: false, room: Room::default() };
         call.refuse(&absent.to_bytes());
     }
 }

@@ -11,10 +11,10 @@ use arc_swap::ArcSwapOption;
 use router_core::balance::Turn;
 use router_core::fair::{self, Fair, Moment, Pushed};
 use router_core::request_key;
-use router_core::service_times::{Kind, ServiceTimes};
+use router_core::service_times::{RequestKind, ServiceTimes};
 use tokio::sync::{Notify, oneshot};
 
-use super::choice::{Reaches, Wants, choose};
+use super::choice::{Demands, Reaches, choose};
 use super::endpoint::Endpoint;
 use super::permit::Permit;
 use super::table::RoutedApplication;
@@ -85,7 +85,7 @@ pub struct Place {
     pub class: u64,
     pub cost: u32,
     /// The kind of the request; `None` for what may take any time, which is a connection.
-    pub kind: Option<Kind>,
+    pub kind: Option<RequestKind>,
 }
 
 impl Place {
@@ -97,7 +97,7 @@ impl Place {
 
 #[derive(Debug)]
 struct Waiter {
-    wants: Wants,
+    wants: Demands,
     place: Place,
     since: Instant,
     sender: oneshot::Sender<Result<Permit, NoPermit>>,
@@ -144,7 +144,7 @@ impl Queue {
     pub fn try_enter(
         self: &Arc<Queue>,
         application: &RoutedApplication,
-        wants: Wants,
+        wants: Demands,
         whose: Option<Place>,
     ) -> Option<Permit> {
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -163,7 +163,7 @@ impl Queue {
     }
 
     /// Returns whether a slow request must wait because what is free is kept for quicker ones.
-    fn gives_way(&self, application: &RoutedApplication, wants: Wants, place: Place) -> bool {
+    fn gives_way(&self, application: &RoutedApplication, wants: Demands, place: Place) -> bool {
         let mut line = self.lock();
         line.slow(wants, place).is_some() && {
             let moment = self.moment(application, &mut line);
@@ -186,7 +186,7 @@ impl Queue {
     fn pick(
         self: &Arc<Queue>,
         application: &RoutedApplication,
-        wants: Wants,
+        wants: Demands,
         patient: bool,
     ) -> Option<Permit> {
         let now_ms = self.now_ms();
@@ -204,7 +204,7 @@ impl Queue {
     /// Waits until an endpoint has room and it is this client's turn.
     pub async fn enter(
         self: &Arc<Queue>,
-        wants: Wants,
+        wants: Demands,
         place: Place,
         limit: Duration,
     ) -> Result<Permit, NoPermit> {
@@ -254,7 +254,7 @@ impl Queue {
         busy: &Endpoint,
         whose: Option<Place>,
     ) -> Option<Permit> {
-        let wants = Wants { beside: Some(busy.serial), ..Wants::anything(Reaches::Near) };
+        let wants = Demands { beside: Some(busy.serial), ..Demands::anything(Reaches::Near) };
         self.try_enter(application, wants, whose)
     }
 
@@ -330,7 +330,7 @@ impl Queue {
             let any = !application.far.is_empty()
                 && line.may_take(moment, |waiter| there(waiter) && anywhere(waiter));
             let reaches = if any { Reaches::Anywhere } else { Reaches::Near };
-            *spare = self.pick(application, Wants::anything(reaches), false);
+            *spare = self.pick(application, Demands::anything(reaches), false);
         }
         let permit = spare.as_ref()?;
         let is_far = permit.endpoint.site().is_some();
@@ -379,7 +379,7 @@ impl QueueState {
     /// Returns the time that this request is expected to take, if that is long and the request may
     /// wait. A request from another router has stood in line there, and one with an endpoint of its
     /// own has no other place to go.
-    fn slow(&self, wants: Wants, place: Place) -> Option<Duration> {
+    fn slow(&self, wants: Demands, place: Place) -> Option<Duration> {
         let may_wait = wants.reaches == Reaches::Anywhere && wants.key.is_none();
         place.kind.filter(|_| may_wait).and_then(|kind| self.times.slow(kind))
     }
@@ -417,15 +417,15 @@ mod tests {
     #[test]
     fn only_queued_requests_for_any_endpoint_may_wait_for_quick_ones() {
         let mut line = QueueState { fair: Fair::new(1), times: ServiceTimes::default() };
-        let [slow, quick] = [&b"GET /report"[..], b"GET /"].map(Kind::of);
+        let [slow, quick] = [&b"GET /report"[..], b"GET /"].map(RequestKind::of);
         (0..3).for_each(|_| line.times.learn(slow, PATIENCE));
         (0..100).for_each(|_| line.times.learn(quick, Duration::ZERO));
         let of = |kind| Place { kind, ..Place::of([127, 0, 0, 1].into()) };
-        let anywhere = Wants::anything(Reaches::Anywhere);
+        let anywhere = Demands::anything(Reaches::Anywhere);
         assert_eq!(line.slow(anywhere, of(Some(slow))), Some(PATIENCE));
         assert_eq!(line.slow(anywhere, of(Some(quick))), None);
         assert_eq!(line.slow(anywhere, of(None)), None);
-        assert_eq!(line.slow(Wants::anything(Reaches::Near), of(Some(slow))), None);
-        assert_eq!(line.slow(Wants { key: Some(1), ..anywhere }, of(Some(slow))), None);
+        assert_eq!(line.slow(Demands::anything(Reaches::Near), of(Some(slow))), None);
+        assert_eq!(line.slow(Demands { key: Some(1), ..anywhere }, of(Some(slow))), None);
     }
 }

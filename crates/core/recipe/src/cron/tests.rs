@@ -76,12 +76,12 @@ fn mistakes_are_named() {
     for (schedule, said) in [
         ("* * * *", "not a schedule"),
         ("60 * * * *", "'60' is not a valid minute: use 0 to 59"),
-        ("* 5-3 * * *", "no hour"),
-        ("* * 0 * *", "no day of month"),
-        ("* * * foo *", "no month"),
-        ("* * * * 8", "no day of week"),
-        ("*/0 * * * *", "no minute"),
-        ("+1 * * * *", "no minute"),
+        ("* 5-3 * * *", "not a valid hour"),
+        ("* * 0 * *", "not a valid day of month"),
+        ("* * * foo *", "not a valid month"),
+        ("* * * * 8", "not a valid day of week"),
+        ("*/0 * * * *", "not a valid minute"),
+        ("+1 * * * *", "not a valid minute"),
         ("0 0 31 2 *", "never comes"),
         ("", "not a schedule"),
     ] {

@@ -9,7 +9,7 @@ use model::release::Step;
 use super::package_json::{Package, within};
 use super::shell_word;
 use crate::source::SourceTree;
-use manager::{ChosenManager, ManagerKind};
+use manager::{ManagerChoice, ManagerKind};
 
 /// The directory of a manager in the project's own version, relative to that of package.json.
 const TOOLS: &str = ".cortex-tools";
@@ -19,7 +19,7 @@ const BIN: &str = "node_modules/.bin";
 /// The way to install packages and run scripts.
 #[derive(Clone, Debug)]
 pub struct Packages {
-    chosen: ChosenManager,
+    chosen: ManagerChoice,
     directory: String,
     install: String,
     /// What was ignored, and why.

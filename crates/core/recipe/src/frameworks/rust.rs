@@ -150,7 +150,7 @@ mod tests {
         check(&[(MANIFEST, named), two[1], two[2]], Ok(Some(("shop", "tool"))));
         check(&[SHOP, two[1], two[2], (PROCFILE, "web: x")], Ok(None));
         check(&[SHOP, ("src/lib.rs", "")], Err("add src/main.rs"));
-        check(&[(MANIFEST, "= 1")], Err("no TOML"));
+        check(&[(MANIFEST, "= 1")], Err("not TOML"));
         let renamed = "[package]\nname = \"a\"\n[[bin]]\nname = \"b\"\npath = \"src/main.rs\"\n";
         check(&[(MANIFEST, renamed), ("src/main.rs", "")], Ok(Some(("a", "b"))));
     }

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(other.host.as_deref(), Some("a.example"));
         for (text, said) in [
             ("host = 'a b'", "health.host: 'a b' is not a host name"),
-            ("headers = { 'a b' = 'x' }", "no header's name"),
+            ("headers = { 'a b' = 'x' }", "not a header's name"),
             ("headers = { a = \"x\\r\\nb: c\" }", "not a single line"),
             ("headers = { Content-Length = '0' }", "leave it out"),
             ("path = 'up'", "must begin with '/'"),

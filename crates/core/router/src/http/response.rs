@@ -39,7 +39,7 @@ impl BadResponse {
 
 /// What the answer must know of its request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct AnsweredRequest {
     pub head: bool,
     pub modern: bool,
     pub keep_alive: bool,
@@ -55,7 +55,7 @@ const HEADERS_READ_MAX: usize = HEADERS_MAX + HEADERS_ADDED_MAX;
 /// Parses a head; `None` while it is not complete. Writes the head for the client to `out`.
 pub fn parse(
     buffer: &[u8],
-    asked: Asked,
+    asked: AnsweredRequest,
     out: &mut Vec<u8>,
 ) -> Result<Option<ResponseHead>, BadResponse> {
     let mut headers = [const { MaybeUninit::<httparse::Header>::uninit() }; HEADERS_READ_MAX];
@@ -150,7 +150,7 @@ fn framing(
 }
 
 /// Returns whether the client sees the body's end without the connection's end.
-fn client_keeps_alive(body: Body, asked: Asked) -> bool {
+fn client_keeps_alive(body: Body, asked: AnsweredRequest) -> bool {
     asked.keep_alive
         && match body {
             Body::UntilClose => false,
@@ -164,7 +164,7 @@ fn write(
     status: u16,
     response: &httparse::Response<'_, '_>,
     body: Body,
-    asked: Asked,
+    asked: AnsweredRequest,
     client_keeps_alive: bool,
 ) {
     out.clear();
@@ -217,10 +217,15 @@ fn write(
 mod tests {
     use super::*;
 
-    const MODERN: Asked =
-        Asked { head: false, modern: true, keep_alive: true, transparent: false, of_router: false };
+    const MODERN: AnsweredRequest = AnsweredRequest {
+        head: false,
+        modern: true,
+        keep_alive: true,
+        transparent: false,
+        of_router: false,
+    };
 
-    fn read(text: &str, asked: Asked) -> Result<(ResponseHead, String), BadResponse> {
+    fn read(text: &str, asked: AnsweredRequest) -> Result<(ResponseHead, String), BadResponse> {
         let mut out = Vec::new();
         let head = parse(text.as_bytes(), asked, &mut out)?.expect("it is complete");
         Ok((head, String::from_utf8(out).unwrap()))
@@ -238,14 +243,14 @@ mod tests {
     fn a_transparent_router_changes_nothing() {
         let text = "HTTP/1.1 200  Fine\r\nconnection:Keep-Alive\r\nKeep-Alive: timeout=5\r\n\
             A:  b\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n";
-        let (head, out) = read(text, Asked { transparent: true, ..MODERN }).unwrap();
+        let (head, out) = read(text, AnsweredRequest { transparent: true, ..MODERN }).unwrap();
         assert_eq!((out.as_str(), head.body), (text, Body::Length(2)));
     }
 
     #[test]
     fn old_clients_get_no_chunks() {
         let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let asked = Asked { modern: false, ..MODERN };
+        let asked = AnsweredRequest { modern: false, ..MODERN };
         let (head, out) = read(text, asked).unwrap();
         assert!(matches!(head.body, Body::Chunked(_)));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
@@ -254,7 +259,10 @@ mod tests {
     #[test]
     fn bodies_end_as_the_standard_says() {
         let length = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
-        assert_eq!(read(length, Asked { head: true, ..MODERN }).unwrap().0.body, Body::Empty);
+        assert_eq!(
+            read(length, AnsweredRequest { head: true, ..MODERN }).unwrap().0.body,
+            Body::Empty
+        );
         let (head, out) = read("HTTP/1.0 200 OK\r\n\r\n", MODERN).unwrap();
         assert_eq!((head.body, head.keep_alive), (Body::UntilClose, false));
         assert!(out.contains("Connection: close"));

@@ -8,7 +8,7 @@ use cluster::identity::{Authority, Membership, name_of};
 use cluster::tls::ALPN_ROUTER;
 use model::{NodeId, ProcessType};
 use rcgen::KeyPair;
-use router_core::far::{FarRequest, Outcome, Reply};
+use router_core::far::{FarOutcome, FarReply, FarRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -97,9 +97,9 @@ fn nobody_but_a_member_reaches_an_instance() {
     nodes.one.cortex(&["store", "set", &format!("cluster::nodes::{node}"), &member]);
     crate::wait::wait_for("the new member to be answered", STATE_DEADLINE, || {
         let said = say(config(&own, Some((&own, &node)))).map_err(|error| format!("{error:#}"))?;
-        let reply = Reply::parse(&said).ok().flatten();
+        let reply = FarReply::parse(&said).ok().flatten();
         let text = String::from_utf8_lossy(&said).into_owned();
-        let taken = reply.is_some_and(|reply| reply.outcome == Outcome::Taken);
+        let taken = reply.is_some_and(|reply| reply.outcome == FarOutcome::Taken);
         if taken && text.contains("for 192.0.2.9") { Ok(()) } else { Err(text) }
     });
 }

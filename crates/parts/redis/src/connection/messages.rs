@@ -8,7 +8,7 @@ use model::Prefix;
 use store_core::resp::glob;
 
 use super::{Connection, Problem, Verb, Words};
-use crate::context::FaceContext;
+use crate::context::ServerContext;
 use store::bus::{Delivery, Kind, Message, Subscriber};
 use store::{Watch, WatchEvent};
 
@@ -144,7 +144,7 @@ impl Connection {
 }
 
 /// Follows all changes while anybody subscribes to them; returns once nothing can be missed.
-async fn notify_of_keys(context: &Arc<FaceContext>) -> Result<(), Problem> {
+async fn notify_of_keys(context: &Arc<ServerContext>) -> Result<(), Problem> {
     if context.notifying.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
@@ -160,7 +160,7 @@ async fn notify_of_keys(context: &Arc<FaceContext>) -> Result<(), Problem> {
     }
 }
 
-async fn follow(context: Arc<FaceContext>, mut watch: Watch) {
+async fn follow(context: Arc<ServerContext>, mut watch: Watch) {
     while let Some(event) = watch.next().await {
         if !context.bus.listens_below(KEYSPACE) {
             context.notifying.store(false, Ordering::SeqCst);

@@ -7,11 +7,11 @@ use std::time::Instant;
 use store_core::resp::reply::Replies;
 use store_core::resp::request::Requests;
 
-use super::place::Place;
+use super::place::LaneConnection;
 use crate::access::Rights;
 use crate::batch::{Asked, Batch};
 use crate::command_loop::{CommandLoop, Wait};
-use crate::context::FaceContext;
+use crate::context::ServerContext;
 use crate::limits::READ_BYTES;
 use crate::returning::Returning;
 use store::Written;
@@ -37,7 +37,7 @@ pub enum Next {
 }
 
 pub struct Desk {
-    context: Arc<FaceContext>,
+    context: Arc<ServerContext>,
     /// The writes of this turn; each is known by the index of its place.
     pub batch: Batch,
     scratch: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub fn new(context: Arc<FaceContext>, batch: Batch) -> Desk {
+    pub fn new(context: Arc<ServerContext>, batch: Batch) -> Desk {
         Desk {
             context,
             batch,
@@ -72,7 +72,7 @@ impl Desk {
 
     /// Reads once from a connection, so that a client that sends without end takes turns with the
     /// others.
-    pub fn serve(&mut self, place: &mut Place, index: usize) -> Next {
+    pub fn serve(&mut self, place: &mut LaneConnection, index: usize) -> Next {
         if place.asked == 0 && std::mem::take(&mut place.stopped) {
             match self.consume(place, index, 0) {
                 Next::Rest => {}
@@ -96,7 +96,7 @@ impl Desk {
     }
 
     /// Carries out the input that waited, and `count` new bytes.
-    fn consume(&mut self, place: &mut Place, index: usize, count: usize) -> Next {
+    fn consume(&mut self, place: &mut LaneConnection, index: usize, count: usize) -> Next {
         let scratch = std::mem::take(&mut self.scratch);
         let mut waited = std::mem::take(&mut place.input);
         let next = if waited.is_empty() {
@@ -124,7 +124,7 @@ impl Desk {
     }
 
     /// Runs the loop over commands once; returns how many bytes were used, and what follows.
-    fn advance(&mut self, input: &[u8], place: &mut Place, index: usize) -> (usize, Next) {
+    fn advance(&mut self, input: &[u8], place: &mut LaneConnection, index: usize) -> (usize, Next) {
         self.requests.restart();
         self.replies.protocol = place.protocol;
         let before = place.asked;
@@ -163,7 +163,7 @@ impl Desk {
     /// Replies to all that a connection wrote in one turn.
     pub fn answer(
         &mut self,
-        place: &mut Place,
+        place: &mut LaneConnection,
         asked: &[Asked],
         answers: &mut dyn Iterator<Item = Written>,
     ) -> Next {
@@ -183,7 +183,7 @@ impl Desk {
     }
 
     /// Sends the replies; what the client does not take is left with its connection.
-    fn send(&mut self, place: &mut Place) -> io::Result<()> {
+    fn send(&mut self, place: &mut LaneConnection) -> io::Result<()> {
         if place.broken {
             self.replies.bytes.clear();
         }

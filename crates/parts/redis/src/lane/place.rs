@@ -11,9 +11,9 @@ use store_core::resp::Protocol;
 
 use crate::access::Rights;
 use crate::connection::Connection;
-use crate::wire::{Kind, Wire};
+use crate::wire::{Wire, WireKind};
 
-pub struct Place {
+pub struct LaneConnection {
     fd: OwnedFd,
     /// The number of writes that have no answer yet. Nothing is read meanwhile.
     pub asked: usize,
@@ -31,18 +31,22 @@ pub struct Place {
     pub broken: bool,
     pub all_rights: bool,
     pub protocol: Protocol,
-    kind: Kind,
+    kind: WireKind,
     /// The beginning of a command, or what waits behind `asked`.
     pub input: Vec<u8>,
     pub connection: Box<Connection>,
 }
 
-impl Place {
-    pub fn new(mut connection: Connection, epoll: &impl AsFd, index: usize) -> io::Result<Place> {
+impl LaneConnection {
+    pub fn new(
+        mut connection: Connection,
+        epoll: &impl AsFd,
+        index: usize,
+    ) -> io::Result<LaneConnection> {
         let (fd, kind) = connection.wire.take()?;
         let wanted = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(epoll, &fd, EventData::new_u64(index as u64), wanted)?;
-        Ok(Place {
+        Ok(LaneConnection {
             fd,
             asked: 0,
             readable: false,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use model::NodeId;
-use router_core::far::{FarRequest, Outcome, Room};
+use router_core::far::{FarOutcome, FarRequest, Room};
 use tokio_rustls::rustls;
 
 use super::caller::CallingRouter;
@@ -65,7 +65,7 @@ pub async fn leave(connection: Connection) {
     }
     let thread = connection.thread.clone();
     let _busy = Busy::begin(&thread);
-    if send_back(&connection, Outcome::Absent, Room::default(), false).await.is_ok() {
+    if send_back(&connection, FarOutcome::Absent, Room::default(), false).await.is_ok() {
         let buffer = close_gently(connection.stream, thread.pool.buffer()).await;
         thread.pool.give_back(buffer);
     }
@@ -149,6 +149,6 @@ async fn serve(
 
 async fn absent(connection: &Connection, head: &RequestHead, buffer: &mut Buffer) -> Option<After> {
     let (keep, after) = connection.own_answer(head, buffer);
-    send_back(connection, Outcome::Absent, Room::default(), keep).await.ok()?;
+    send_back(connection, FarOutcome::Absent, Room::default(), keep).await.ok()?;
     Some(after)
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use router_core::far::{Outcome, Reply, Room};
+use router_core::far::{FarOutcome, FarReply, Room};
 
 use super::caller::CallingRouter;
 use crate::connection::{After, Connection};
@@ -20,17 +20,17 @@ pub async fn busy(
 ) -> Option<After> {
     let keep = whole && !connection.thread.is_stopping();
     let room = room(application, connection.thread.shared.clock.now().0, 0);
-    send_back(connection, Outcome::Busy, room, keep).await.ok()?;
+    send_back(connection, FarOutcome::Busy, room, keep).await.ok()?;
     Some(if keep { After::KeepAlive } else { After::Close })
 }
 
 pub async fn send_back(
     connection: &Connection,
-    outcome: Outcome,
+    outcome: FarOutcome,
     room: Room,
     keep: bool,
 ) -> io::Result<()> {
-    let reply = Reply { outcome, keep, room };
+    let reply = FarReply { outcome, keep, room };
     write_all(&connection.stream, &reply.to_bytes(), WRITE_TIME_MAX).await
 }
 
@@ -42,7 +42,7 @@ impl Connection {
             return Ok(());
         }
         let room = room(application, self.thread.shared.clock.now().0, 1);
-        self.stream.put(&Reply { outcome: Outcome::Taken, keep: true, room }.to_bytes())
+        self.stream.put(&FarReply { outcome: FarOutcome::Taken, keep: true, room }.to_bytes())
     }
 }
 

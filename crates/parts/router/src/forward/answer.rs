@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use router_core::http::HEAD_BYTES_MAX;
 use router_core::http::body::Body;
 use router_core::http::request::RequestHead;
-use router_core::http::response::{self, Asked, BadResponse, ResponseHead, fault};
-use router_core::retry::Progress;
+use router_core::http::response::{self, AnsweredRequest, BadResponse, ResponseHead, fault};
+use router_core::retry::AttemptProgress;
 
 use super::exchange::Exchange;
 use super::failed::Failed;
@@ -39,7 +39,7 @@ impl Exchange<'_> {
         upstream: &Wire,
         answer: &mut Buffer,
         body: &Body,
-        progress: Progress,
+        progress: AttemptProgress,
         wait: &mut Wait,
         out: &mut Vec<u8>,
     ) -> Result<Option<ResponseHead>, Failed> {
@@ -48,7 +48,7 @@ impl Exchange<'_> {
         let asked = asked(self.connection, &self.head);
         // Nobody reads the rest of a body that is not all sent by now, unless both go on at once.
         let keep_alive = asked.keep_alive && (body.is_done() || upstream.is_duplex());
-        let asked = Asked { of_router: upstream.far().is_some(), keep_alive, ..asked };
+        let asked = AnsweredRequest { of_router: upstream.far().is_some(), keep_alive, ..asked };
         let thread = self.connection.thread.clone();
         loop {
             if !answer.filled().is_empty() {
@@ -129,8 +129,8 @@ fn malformed(rule: &'static str) -> Failed {
 }
 
 /// Returns what must be known of this request to read its answer.
-pub(super) fn asked(connection: &Connection, head: &RequestHead) -> Asked {
-    Asked {
+pub(super) fn asked(connection: &Connection, head: &RequestHead) -> AnsweredRequest {
+    AnsweredRequest {
         head: head.is_head(),
         modern: head.modern,
         keep_alive: head.keep_alive && connection.goes_on(),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::application::InstanceProtocol;
-use router_core::far::Outcome;
+use router_core::far::FarOutcome;
 use router_core::http::body::Body;
-use router_core::retry::Progress;
+use router_core::retry::AttemptProgress;
 
 use super::answer::Wait;
 use super::call::{Begun, Call};
@@ -55,9 +55,9 @@ impl Exchange<'_> {
         };
         if endpoint.site().is_some() {
             ask::write(&self.application, &upstream, out)
-                .map_err(|_| Failed::Instance(Progress::NotConnected, "connection lost"))?;
+                .map_err(|_| Failed::Instance(AttemptProgress::NotConnected, "connection lost"))?;
         }
-        let mut progress = Progress::NoAnswer { body_consumed: false };
+        let mut progress = AttemptProgress::NoAnswer { body_consumed: false };
         let mut asked = self.application.balance.learns().then_some(asked_at);
         // An instance may answer before it has read everything, so its answer is looked for first.
         let mut write_failed =
@@ -65,23 +65,25 @@ impl Exchange<'_> {
         if endpoint.site().is_some() {
             let (reply, rest) = Box::pin(self.reply(&upstream)).await?;
             endpoint.heard_from(reply, thread.shared.clock.now().0);
-            if reply.outcome != Outcome::Taken {
+            if reply.outcome != FarOutcome::Taken {
                 thread.pool.give_back(rest);
                 if reply.keep && body.is_done() {
                     thread.pool.keep(endpoint, upstream, Instant::now());
                 }
-                if reply.outcome == Outcome::Busy {
+                if reply.outcome == FarOutcome::Busy {
                     endpoint.succeeded(|| thread.shared.clock.now().0);
                 }
                 return Err(match reply.outcome {
-                    Outcome::Absent => Failed::Instance(Progress::NotConnected, "no instance"),
+                    FarOutcome::Absent => {
+                        Failed::Instance(AttemptProgress::NotConnected, "no instance")
+                    }
                     _ => Failed::Busy,
                 });
             }
             came = Some(rest);
         }
         if !body.is_done() && !write_failed {
-            progress = Progress::NoAnswer { body_consumed: true };
+            progress = AttemptProgress::NoAnswer { body_consumed: true };
             self.buffer.consume(early);
             if self.connection.asker.waits_with_body() {
                 // The other router waits with the rest of the body until it hears this.
@@ -135,7 +137,8 @@ impl Exchange<'_> {
             endpoint.learn(self.application.balance, asked.elapsed(), now_ms);
         }
         self.admit()?;
-        if body.is_done() && matches!(progress, Progress::NoAnswer { body_consumed: false }) {
+        if body.is_done() && matches!(progress, AttemptProgress::NoAnswer { body_consumed: false })
+        {
             self.buffer.consume(early);
         }
         counts.status = head.status;
@@ -192,7 +195,7 @@ impl Exchange<'_> {
         let connected =
             Box::pin(connect(thread, endpoint)).await.map_err(|error| match is_short(&error) {
                 true => Failed::Short,
-                false => Failed::Instance(Progress::NotConnected, "connection refused"),
+                false => Failed::Instance(AttemptProgress::NotConnected, "connection refused"),
             });
         Ok((connected?, Instant::now()))
     }

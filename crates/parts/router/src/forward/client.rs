@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use model::application::RequestKey;
-use router_core::service_times::Kind;
+use router_core::service_times::RequestKind;
 use router_core::{fair, request_key};
 
 use super::exchange::Exchange;
@@ -68,7 +68,7 @@ impl Exchange<'_> {
         Place {
             class: class.unwrap_or_else(|| request_key::of_address(client)),
             cost: fair::cost(body_bytes),
-            kind: Some(Kind::of(self.out)),
+            kind: Some(RequestKind::of(self.out)),
         }
     }
 

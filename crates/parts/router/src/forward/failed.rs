@@ -1,7 +1,7 @@
 //! The reason why a request has no answer yet, which tells whether another instance may be asked.
 
 use router_core::http::response::BadResponse;
-use router_core::retry::Progress;
+use router_core::retry::AttemptProgress;
 
 use crate::pages::Page;
 
@@ -11,7 +11,7 @@ pub(super) enum Failed {
     ClientGone,
     /// The client's body is malformed, or too large.
     BadBody(Page),
-    Instance(Progress, &'static str),
+    Instance(AttemptProgress, &'static str),
     /// Its answer breaks a rule, and none of it was passed on.
     Malformed(BadResponse),
     TimedOut,

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use router_core::far::{REPLY_BYTES, Reply};
-use router_core::retry::Progress;
+use router_core::far::{FarReply, REPLY_BYTES};
+use router_core::retry::AttemptProgress;
 
 use super::exchange::Exchange;
 use super::failed::Failed;
@@ -14,7 +14,7 @@ use crate::wire::Wire;
 impl Exchange<'_> {
     /// Reads what the router of another node makes of the request; returns what came behind that,
     /// too.
-    pub(super) async fn reply(&mut self, upstream: &Wire) -> Result<(Reply, Buffer), Failed> {
+    pub(super) async fn reply(&mut self, upstream: &Wire) -> Result<(FarReply, Buffer), Failed> {
         let thread = self.connection.thread.clone();
         let mut answer = thread.pool.buffer();
         let result = self.reply_into(upstream, &mut answer).await;
@@ -27,11 +27,16 @@ impl Exchange<'_> {
         }
     }
 
-    async fn reply_into(&mut self, upstream: &Wire, answer: &mut Buffer) -> Result<Reply, Failed> {
-        let none = |why| Failed::Instance(Progress::NoAnswer { body_consumed: false }, why);
+    async fn reply_into(
+        &mut self,
+        upstream: &Wire,
+        answer: &mut Buffer,
+    ) -> Result<FarReply, Failed> {
+        let none = |why| Failed::Instance(AttemptProgress::NoAnswer { body_consumed: false }, why);
         let deadline = tokio::time::Instant::now() + self.application.limits.answer;
         loop {
-            let parsed = Reply::parse(answer.filled()).map_err(|_| none("its router misspoke"))?;
+            let parsed =
+                FarReply::parse(answer.filled()).map_err(|_| none("its router misspoke"))?;
             if let Some(reply) = parsed {
                 answer.consume(REPLY_BYTES);
                 return Ok(reply);

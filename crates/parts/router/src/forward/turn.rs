@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::exchange::{Counts, Exchange};
-use crate::choice::{Reaches, Wants};
+use crate::choice::{Demands, Reaches};
 use crate::pages;
 use crate::pages::Page;
 use crate::permit::Permit;
@@ -28,7 +28,7 @@ impl Exchange<'_> {
         let queue = self.application.queue.clone();
         let of_client = self.application.limits.queue.unwrap_or(queue.limits.time_max);
         let (reaches, limit) = self.connection.asker.patience(of_client);
-        let wants = Wants { key: self.key(), ..Wants::anything(reaches) };
+        let wants = Demands { key: self.key(), ..Demands::anything(reaches) };
         if (first || self.started.elapsed() < limit)
             && let Some(permit) = queue.try_enter(&self.application, wants, self.whose())
         {
@@ -70,7 +70,7 @@ impl Exchange<'_> {
 
     /// Returns a place for a client's request, if nobody has to wait for it.
     pub(super) fn permit_now(&self) -> Option<Permit> {
-        let wants = Wants { key: self.key(), ..Wants::anything(Reaches::Anywhere) };
+        let wants = Demands { key: self.key(), ..Demands::anything(Reaches::Anywhere) };
         self.application.queue.try_enter(&self.application, wants, self.whose())
     }
 

@@ -25,7 +25,7 @@ use crate::permit::Permit;
 use crate::presence::Busy;
 use crate::table::RoutedApplication;
 use crate::wire::Wire;
-use metrics::Record;
+use metrics::RequestRecord;
 
 /// A request that has its place at an instance.
 pub struct Underway {
@@ -43,7 +43,7 @@ pub struct Underway {
 }
 
 /// The progress of a request.
-pub enum Step {
+pub enum RequestStep {
     Waits,
     Passed,
     /// The client is gone.
@@ -107,20 +107,20 @@ impl Underway {
         buffer: &mut Buffer,
         out: &mut Vec<u8>,
         passed: &mut usize,
-    ) -> Step {
-        let Some(call) = &mut self.call else { return Step::Further };
+    ) -> RequestStep {
+        let Some(call) = &mut self.call else { return RequestStep::Further };
         if call.relay.is_none() {
             client.thread.pool.fill_out(buffer);
             match call.upstream.read_now(buffer) {
                 Ok(1..) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return RequestStep::Waits,
                 // The next read sees it again.
-                Ok(0) | Err(_) => return Step::Further,
+                Ok(0) | Err(_) => return RequestStep::Further,
             }
             call.relay = begun(client, &self.head, &call.upstream, buffer, out);
             if call.relay.is_none() {
                 call.answer = std::mem::take(buffer);
-                return Step::Further;
+                return RequestStep::Further;
             }
             buffer.consume(usize::MAX / 2);
             self.heard(client);
@@ -140,9 +140,14 @@ impl Underway {
         }
     }
 
-    fn pass_on(&mut self, client: &Connection, out: &mut Vec<u8>, passed: &mut usize) -> Step {
+    fn pass_on(
+        &mut self,
+        client: &Connection,
+        out: &mut Vec<u8>,
+        passed: &mut usize,
+    ) -> RequestStep {
         let Some(Call { upstream, relay: Some(relay), .. }) = &mut self.call else {
-            return Step::Further;
+            return RequestStep::Further;
         };
         let (to, pool, before) = (&client.stream, &client.thread.pool, relay.bytes_out());
         let next = relay.step(upstream, to, pool);
@@ -154,26 +159,26 @@ impl Underway {
         relay.give_back(out);
         relay.awaited_since = matches!(next, Ok(Next::More)).then(Instant::now);
         match (next, sent) {
-            (Ok(Next::End), Ok(true)) => self.conclude(client, Step::Passed),
+            (Ok(Next::End), Ok(true)) => self.conclude(client, RequestStep::Passed),
             (Ok(Next::End), Err(_)) | (Err(Failed::ClientGone), _) => {
-                self.conclude(client, Step::Gone)
+                self.conclude(client, RequestStep::Gone)
             }
-            (Ok(Next::More), _) if relay.is_spliced() => Step::Waits,
-            _ => Step::Further,
+            (Ok(Next::More), _) if relay.is_spliced() => RequestStep::Waits,
+            _ => RequestStep::Further,
         }
     }
 
     /// Concludes an answer of which nothing is left for the client, or whose client is gone. What
     /// is still to come of it is nobody's.
-    fn conclude(&mut self, client: &Connection, step: Step) -> Step {
+    fn conclude(&mut self, client: &Connection, step: RequestStep) -> RequestStep {
         let Some(Call { upstream, relay: Some(relay), .. }) = self.call.take().map(Call::end)
         else {
-            return Step::Further;
+            return RequestStep::Further;
         };
         let (thread, endpoint, ended) = (&client.thread, &self.permit.endpoint, Instant::now());
         let mut record = self.record(client, relay.status, relay.bytes_out());
         record.ended(ended);
-        if matches!(step, Step::Gone) {
+        if matches!(step, RequestStep::Gone) {
             record.abandoned();
         }
         if relay.has_come() {
@@ -187,7 +192,7 @@ impl Underway {
         step
     }
 
-    fn record(&self, client: &Connection, status: u16, bytes_out: u64) -> Record {
+    fn record(&self, client: &Connection, status: u16, bytes_out: u64) -> RequestRecord {
         let by = &self.permit.endpoint.labels;
         client.record_of(by, &self.head, status, bytes_out, self.started)
     }

@@ -13,7 +13,7 @@ use super::registrations::UpstreamRegistrations;
 use crate::buffer::Buffer;
 use crate::connection::Owed;
 use crate::forward::exchange::Exchange;
-use crate::forward::underway::{Step, Underway, may_be_underway};
+use crate::forward::underway::{RequestStep, Underway, may_be_underway};
 use crate::plain::Plain;
 use crate::table::RoutedApplication;
 use crate::wire::Wire;
@@ -168,11 +168,11 @@ impl LaneClient {
     }
 
     /// Passes on what comes from the instance that was asked; `None` if none was.
-    pub fn step(&mut self, scratch: &mut LaneScratch) -> Option<Step> {
+    pub fn step(&mut self, scratch: &mut LaneScratch) -> Option<RequestStep> {
         let underway = self.underway.as_mut()?;
         let LaneScratch { buffer, out, passed, .. } = scratch;
         let step = underway.step(&self.entrant.connection, buffer, out, passed);
-        if matches!(step, Step::Passed) {
+        if matches!(step, RequestStep::Passed) {
             self.underway = None;
             self.since = scratch.now;
         }

@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use router_core::breaker::Failure;
-use router_core::far::{FarRequest, Outcome, Reply, Through};
+use router_core::far::{FarOutcome, FarReply, FarRequest, Through};
 use tokio::net::TcpStream;
 
 use super::idle::IDLE_NEVER;
@@ -50,12 +50,12 @@ pub async fn call(
             let now_ms = || thread.shared.clock.now().0;
             endpoint.heard_from(reply, now_ms());
             match reply.outcome {
-                Outcome::Taken => {
+                FarOutcome::Taken => {
                     endpoint.succeeded(now_ms);
                     return Attempt::Stands(tunnel);
                 }
-                Outcome::Busy => {}
-                Outcome::Absent => failed(thread, service, permit, "no instance"),
+                FarOutcome::Busy => {}
+                FarOutcome::Absent => failed(thread, service, permit, "no instance"),
             }
             thread.pool.give_back(tunnel.first);
         }
@@ -76,7 +76,7 @@ async fn asked(
     service: &Service,
     site: &FarSite,
     through: Through,
-) -> io::Result<(Reply, Tunnel)> {
+) -> io::Result<(FarReply, Tunnel)> {
     let wire = dial::connect(&thread.shared, &site.peer).await?;
     let wait = ask::wait(&service.application);
     let (application, process) = (service.application.name.clone(), service.recipe.process.clone());
@@ -86,7 +86,7 @@ async fn asked(
     write_all(&wire, &out, REPLY_TIME_MAX).await?;
     let mut first = thread.pool.buffer();
     loop {
-        let reply = Reply::parse(first.filled());
+        let reply = FarReply::parse(first.filled());
         if let Some(reply) = reply.map_err(|error| io::Error::other(error.to_string()))? {
             first.consume(router_core::far::REPLY_BYTES);
             return Ok((reply, Tunnel { wire, first }));

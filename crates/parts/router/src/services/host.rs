@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::port::Transport;
-use router_core::far::{FarRequest, Outcome, Room, Through};
+use router_core::far::{FarOutcome, FarRequest, Room, Through};
 
 use super::far::{REPLY_TIME_MAX, plain};
 use super::idle::{IDLE_NEVER, idle};
 use super::{tcp, udp};
 use crate::buffer::Buffer;
-use crate::choice::Wants;
+use crate::choice::Demands;
 use crate::connection::{After, Connection};
 use crate::entry;
 use crate::entry::{Attempt, Entered};
@@ -47,7 +47,7 @@ pub async fn serve(
         here && service.recipe.process == ask.process
     });
     let Some(service) = service else {
-        send_back(connection, Outcome::Absent, Room::default(), false).await.ok()?;
+        send_back(connection, FarOutcome::Absent, Room::default(), false).await.ok()?;
         return Some(After::Close);
     };
     match through.id.transport {
@@ -68,17 +68,17 @@ async fn host_connection(
         Some(address) => tcp::connect(thread, service, permit, address).await,
         None => Attempt::Failed,
     };
-    let (current, wants) = (|| queue.current.load_full(), Wants::near(client));
+    let (current, wants) = (|| queue.current.load_full(), Demands::near(client));
     let wait = Duration::from_millis(ask.wait_ms.into());
     let entered = entry::enter(queue, current, wants, client, wait, attempt).await;
     let now_ms = thread.shared.clock.now().0;
     let Some(Entered { permit, connection: instance, .. }) = entered else {
         let room = room(&service.application, now_ms, 0);
-        send_back(connection, Outcome::Busy, room, false).await.ok()?;
+        send_back(connection, FarOutcome::Busy, room, false).await.ok()?;
         return Some(After::Close);
     };
     let room = room(&service.application, now_ms, 1);
-    send_back(connection, Outcome::Taken, room, false).await.ok()?;
+    send_back(connection, FarOutcome::Taken, room, false).await.ok()?;
     streams::cut(&instance);
     let instance = plain(instance).ok()?;
     let limits = TunnelLimits { idle: idle(service), write: IDLE_NEVER };
@@ -103,11 +103,11 @@ async fn host_connection(
 
 async fn host_flow(connection: &Connection, service: &Service, through: &Through) -> Option<After> {
     let (thread, application) = (&connection.thread, &service.application);
-    let wants = Wants::near(through.addresses.client.ip());
+    let wants = Demands::near(through.addresses.client.ip());
     // Nobody waits for datagrams.
     let permit = application.queue.try_enter(application, wants, None);
     let room = room(application, thread.shared.clock.now().0, u32::from(permit.is_some()));
-    let outcome = if permit.is_some() { Outcome::Taken } else { Outcome::Busy };
+    let outcome = if permit.is_some() { FarOutcome::Taken } else { FarOutcome::Busy };
     send_back(connection, outcome, room, false).await.ok()?;
     if let Some(permit) = permit {
         // Any end of it counts as its end: datagrams have none.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::far::{self, Tunnel};
 use super::idle::idle;
-use crate::choice::{Reaches, Wants};
+use crate::choice::{Demands, Reaches};
 use crate::endpoint::Reach;
 use crate::entry;
 use crate::entry::{Attempt, ENTRY_TIME_MAX, Entered};
@@ -60,7 +60,7 @@ pub async fn serve(thread: &Rc<Thread>, service: &Service, stream: TcpStream, cl
             }
         }
     };
-    let wants = Wants { reaches: Reaches::Anywhere, ..Wants::near(client.ip()) };
+    let wants = Demands { reaches: Reaches::Anywhere, ..Demands::near(client.ip()) };
     let current = || queue.current.load_full();
     let entered = entry::enter(queue, current, wants, client.ip(), ENTRY_TIME_MAX, attempt).await;
     let Some(Entered { permit, connection, .. }) = entered else {

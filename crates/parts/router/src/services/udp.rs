@@ -14,7 +14,7 @@ use router_core::proxy_protocol::Addresses;
 use socket2::SockRef;
 
 use super::far::{self, Tunnel};
-use crate::choice::{Reaches, Wants};
+use crate::choice::{Demands, Reaches};
 use crate::connection::Connection;
 use crate::datagrams;
 use crate::datagrams::{
@@ -78,7 +78,7 @@ impl FlowEndpoints for Behind {
     fn enter(&self, client: SocketAddr) -> Option<Admitted> {
         let service = self.service()?;
         let application = &service.application;
-        let wants = Wants { reaches: Reaches::Anywhere, ..Wants::near(client.ip()) };
+        let wants = Demands { reaches: Reaches::Anywhere, ..Demands::near(client.ip()) };
         let port = service.counters.clone();
         let Some(permit) = application.queue.try_enter(application, wants, None) else {
             port.refuse();

@@ -296,7 +296,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
         #[test]
-        fn the_tree_is_the_same_however_the_bytes_come(size in 0usize..200_000, step in 1usize..70_000) {
+        fn the_tree_is_the_same_in_any_pieces(size in 0usize..200_000, step in 1usize..70_000) {
             check(size, step);
         }
     }

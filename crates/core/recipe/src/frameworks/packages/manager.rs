@@ -39,7 +39,7 @@ impl ManagerKind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChosenManager {
+pub struct ManagerChoice {
     pub kind: ManagerKind,
     /// The version as the registry takes it; `None` for the machine's npm, or if there is a
     /// `program`.
@@ -57,7 +57,7 @@ pub fn choose(
     directory: &str,
     package: &Package,
     notes: &mut Vec<String>,
-) -> Result<ChosenManager, String> {
+) -> Result<ManagerChoice, String> {
     let here = |name: &str| within(directory, name);
     let said = said(package)?;
     let name = match &said {
@@ -83,7 +83,7 @@ pub fn choose(
     };
     let linker = setting(settings, "nodeLinker").unwrap_or("pnp");
     let plug_and_play = kind == ManagerKind::YarnBerry && linker == "pnp";
-    Ok(ChosenManager { kind, version, program, names_program, plug_and_play })
+    Ok(ManagerChoice { kind, version, program, names_program, plug_and_play })
 }
 
 /// Returns `packageManager`, else `devEngines.packageManager`: a name, and a version if one is
@@ -221,7 +221,7 @@ fn first_number(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn chosen(package: &str, files: &[(&str, &str)]) -> Result<ChosenManager, String> {
+    fn chosen(package: &str, files: &[(&str, &str)]) -> Result<ManagerChoice, String> {
         let tree = SourceTree::from_pairs(files.iter().copied().chain([("package.json", package)]));
         choose(&tree, "", &Package::read(&tree).unwrap(), &mut Vec::new())
     }

@@ -100,11 +100,11 @@ fn with(rule: &'static str, line: &[u8]) -> BadResponse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Asked, parse};
+    use super::super::{AnsweredRequest, parse};
     use super::*;
 
     fn check(answer: &str, expected: &str) {
-        let asked = Asked {
+        let asked = AnsweredRequest {
             head: false,
             modern: true,
             keep_alive: true,

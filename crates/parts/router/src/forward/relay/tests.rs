@@ -3,7 +3,7 @@
 use std::iter::from_fn;
 use std::net::Ipv4Addr;
 
-use router_core::http::response::{self, Asked};
+use router_core::http::response::{self, AnsweredRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
@@ -94,8 +94,13 @@ impl Means {
 /// Begins to pass on an answer of which this was read.
 fn begun(read: &str, chunks: Chunks) -> Relay {
     let mut out = Vec::new();
-    let asked =
-        Asked { head: false, modern: true, keep_alive: true, transparent: true, of_router: false };
+    let asked = AnsweredRequest {
+        head: false,
+        modern: true,
+        keep_alive: true,
+        transparent: true,
+        of_router: false,
+    };
     let head = response::parse(read.as_bytes(), asked, &mut out).unwrap().unwrap();
     let content = &read.as_bytes()[head.length..];
     let relay = Relay::begin(&head, content, out, chunks, Ipv4Addr::LOCALHOST.into());

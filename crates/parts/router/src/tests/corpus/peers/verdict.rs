@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use router_core::http::body::Body;
 use router_core::http::request::{ForwardedFields, RequestOrigin, parse as parse_request};
-use router_core::http::response::{Asked, parse as parse_response};
+use router_core::http::response::{AnsweredRequest, parse as parse_response};
 
 use super::super::case::{Case, Folder};
 use super::super::instance::request_bytes;
@@ -309,7 +309,13 @@ fn early(answered: &Answered) -> State {
 }
 
 fn replies(answered: &Answered, head: bool) -> Vec<Reply> {
-    let asked = Asked { head, modern: true, keep_alive: true, transparent: true, of_router: true };
+    let asked = AnsweredRequest {
+        head,
+        modern: true,
+        keep_alive: true,
+        transparent: true,
+        of_router: true,
+    };
     let early = early(answered);
     let (mut replies, mut bytes) = (Vec::new(), &answered.bytes[..]);
     while !bytes.is_empty() {
