@@ -409,6 +409,11 @@ impl TypedKey {
     }
 }
 
+/// Returns the prefix of the keys that an application itself has on the bus.
+pub fn bus_prefix(application: &ApplicationName) -> Prefix {
+    Prefix(format!("bus{SEPARATOR}{application}"))
+}
+
 /// Returns the prefix of everything users said about one application, and of all its releases.
 pub fn application_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("app::{app}"))

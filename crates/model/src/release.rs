@@ -76,6 +76,9 @@ pub struct Recipe {
     /// the end stands for any rest of the name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baked: Vec<String>,
+    /// The variable under which it finds the bus besides `CORTEX_BUS_URL`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus_variable: Option<String>,
     /// The directories relative to the release that come first in `PATH`, for steps, processes and
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]

@@ -2,6 +2,7 @@
 //! over them and stops them in order.
 
 pub mod backend;
+mod bus;
 pub mod identity;
 pub mod platform;
 pub mod records;
@@ -174,9 +175,16 @@ pub async fn run(
     } else {
         said().await?;
     }
-    let redis_server = config.redis.map(|address| {
-        let redis_server =
-            ServerConfig { tcp: Some(address), listeners, ..ServerConfig::default() };
+    let bus_address =
+        roles.has(Role::Agent).then(|| bus::address(&layout, &listeners)).transpose()?;
+    let redis_server = (config.redis.is_some() || bus_address.is_some()).then(|| {
+        let find = || bus::find_application(layout.clone());
+        let redis_server = ServerConfig {
+            tcp: config.redis,
+            applications: bus_address.map(|address| (address, find())),
+            listeners,
+            ..ServerConfig::default()
+        };
         redis::start(redis_server, store.clone(), bus, id.clone(), clock)
     });
     let redis_server = redis_server.transpose()?;
@@ -184,7 +192,7 @@ pub async fn run(
     let members = peers.clone().map(|peers| peers as Arc<dyn Members>);
     let of = (layout.clone(), id.clone(), store.clone(), members);
     let upgrading = Arc::new(Upgrading::new(of.0, of.1, of.2, of.3, adopted, origin));
-    let node = Node { config, roles, id, clock, faults, store, peers, upgrading };
+    let node = Node { config, roles, id, clock, faults, store, peers, upgrading, bus: bus_address };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
     started.save(&layout)?;
@@ -210,6 +218,8 @@ struct Node {
     /// The transport to the peers; `None` if something else replicates the store.
     peers: Option<Arc<Peers>>,
     upgrading: Arc<Upgrading>,
+    /// Where applications find the bus.
+    bus: Option<SocketAddr>,
 }
 
 impl Node {
@@ -252,7 +262,7 @@ impl Node {
         &self,
         stopping: watch::Receiver<bool>,
     ) -> anyhow::Result<(JoinSet<()>, Arc<Control>)> {
-        let Node { config, roles, id, clock, faults, store, peers, upgrading } = self;
+        let Node { config, roles, id, clock, faults, store, peers, upgrading, .. } = self;
         let (clock, metrics) = (*clock, Metrics::default());
         let router = self.router(&metrics)?;
         let control = Arc::new(Control {
@@ -384,7 +394,7 @@ impl Node {
 
     fn agent_context(&self) -> Arc<AgentContext> {
         let Node { config, id, clock, faults, store, .. } = self;
-        agent_context(config, id, *clock, store, faults, &self.upgrading.adopted)
+        agent_context(config, id, *clock, store, faults, &self.upgrading.adopted, self.bus)
     }
 
     fn start_agent(
@@ -423,6 +433,7 @@ fn agent_context(
     store: &SharedStore,
     faults: &Faults,
     adopted: &Arc<AtomicBool>,
+    bus: Option<SocketAddr>,
 ) -> Arc<AgentContext> {
     let launcher = Arc::new(PlainLauncher::new(config.layout.clone()));
     let preparer = Preparer::new(
@@ -434,6 +445,7 @@ fn agent_context(
         config.search_path.clone(),
     )
     .with_home(config.home.clone())
+    .with_bus(bus)
     .with_network(NetworkSettings::of_this_node());
     Arc::new(AgentContext {
         store: store.clone(),

@@ -102,6 +102,17 @@ impl DataDirectory {
         self.root.join("cache")
     }
 
+    /// Returns the file of the secret with which an application's processes come to the bus of
+    /// this node.
+    pub fn bus_token(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("bus-token")
+    }
+
+    /// Returns the file of the port at which applications find the bus of this node.
+    pub fn bus_port(&self) -> PathBuf {
+        self.root.join("bus-port")
+    }
+
     pub fn application(&self, name: &ApplicationName) -> PathBuf {
         self.root.join("apps").join(name.as_str())
     }

@@ -12,5 +12,6 @@ pub mod loopback;
 pub mod observe;
 pub mod passing;
 pub mod platform_log;
+pub mod secret_file;
 pub mod shared_port;
 pub mod stamp;

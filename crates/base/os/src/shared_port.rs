@@ -93,6 +93,11 @@ impl Listeners {
         self.inner().inherited.remove(&address)?.into_iter().next()
     }
 
+    /// Returns whether the process before listened on this address.
+    pub fn inherits(&self, address: SocketAddr) -> bool {
+        self.inner().inherited.contains_key(&address)
+    }
+
     pub fn keep(&self, address: SocketAddr, listeners: &[TcpListener]) -> anyhow::Result<()> {
         let duplicates: Result<_, _> = listeners.iter().map(TcpListener::try_clone).collect();
         self.inner().open.insert(address, duplicates.context("a listener's duplicate")?);

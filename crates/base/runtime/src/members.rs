@@ -30,10 +30,13 @@ pub enum StreamKind {
     Probe,
     /// Requests of somebody who is connected to another node.
     Call,
+    /// The question how many subscribers channels of the bus have.
+    Listeners,
 }
 
 impl StreamKind {
-    pub const ALL: [StreamKind; 3] = [StreamKind::Files, StreamKind::Probe, StreamKind::Call];
+    pub const ALL: [StreamKind; 4] =
+        [StreamKind::Files, StreamKind::Probe, StreamKind::Call, StreamKind::Listeners];
 }
 
 /// A function that takes a stream that another member opened.

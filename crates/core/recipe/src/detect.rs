@@ -121,6 +121,7 @@ pub fn plan_release(
         apply_procfile(tree, &mut recipe, procfile);
     }
     apply_manifest(tree, &mut recipe, &manifest);
+    recipe.bus_variable.clone_from(&manifest.bus);
     site::apply(&mut recipe, &manifest, finding);
     if let Some(why) = elsewhere::refusal(tree, &recipe) {
         return Err(DetectError::Elsewhere(why));

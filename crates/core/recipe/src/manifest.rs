@@ -66,6 +66,8 @@ pub struct Manifest {
     pub persist: Vec<String>,
     /// Whether any node may run it, whatever it persists.
     pub persist_shared: bool,
+    /// The variable under which it finds the bus besides `CORTEX_BUS_URL`.
+    pub bus: Option<String>,
     /// The mounts that come before the framework's own; one for `/` replaces the root of a site.
     pub statics: Vec<StaticMount>,
     /// The place where the build leaves the site.

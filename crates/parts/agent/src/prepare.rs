@@ -16,6 +16,7 @@ mod unpack;
 mod written;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -73,7 +74,8 @@ pub struct Preparer {
     turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), BuildTurn>>>,
     /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
-    secrets: Mutex<()>,
+    /// Where applications find the bus of this node.
+    bus: Option<SocketAddr>,
     running: RunningSteps,
 }
 
@@ -87,7 +89,7 @@ impl Preparer {
         path: String,
     ) -> Preparer {
         let builds = tokio::sync::Semaphore::new(BUILDS_AT_ONCE);
-        let (turns, staying, secrets) = (Arc::default(), Arc::default(), Mutex::new(()));
+        let (turns, staying) = (Arc::default(), Arc::default());
         let running = RunningSteps::default();
         let (homes, network) = (Vec::new(), NetworkSettings::default());
         Preparer {
@@ -102,7 +104,7 @@ impl Preparer {
             builds,
             turns,
             staying,
-            secrets,
+            bus: None,
             running,
         }
     }
@@ -117,6 +119,12 @@ impl Preparer {
     /// and no more.
     pub fn with_network(mut self, network: NetworkSettings) -> Preparer {
         self.network = network;
+        self
+    }
+
+    /// Sets where applications find the bus of this node.
+    pub fn with_bus(mut self, bus: Option<SocketAddr>) -> Preparer {
+        self.bus = bus;
         self
     }
 

@@ -18,7 +18,7 @@ use store::bus;
 
 /// The size in bytes of a published message; a larger one stays on its node, since streams are for
 /// the store first.
-pub const PUBLISHED_BYTES_MAX: usize = 256 << 10;
+pub const PUBLISHED_BYTES_MAX: usize = bus::TRAVELLING_BYTES_MAX;
 /// The size of a greeting in bytes; little is read before the sender is known.
 pub const GREETING_BYTES_MAX: usize = 16 << 10;
 /// The largest frame that is read, in bytes: a message of the store and its kind.

@@ -14,6 +14,7 @@ pub mod join;
 pub mod link;
 mod links;
 mod listen;
+mod listening;
 mod liveness;
 mod net;
 pub mod options;

@@ -25,6 +25,7 @@ use super::identity::{Authority, KeyPin, Membership, Seed};
 use super::invitation::InvitationBook;
 use super::link::{self, LinkEnd};
 use super::links::Links;
+use super::listening;
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
 use super::reports::Reports;
@@ -160,6 +161,18 @@ impl Net {
         net.set_roster(roster);
         net.store_role.fetch_from(net.clone())?;
         net.bus.connect(Arc::new(Neighbourhood(net.clone())));
+        let bus = net.bus.clone();
+        net.doors.set(
+            StreamKind::Listeners,
+            Box::new(move |peer, stream| {
+                let bus = bus.clone();
+                runtime::task::spawn(async move {
+                    if let Err(error) = listening::serve(&bus, stream).await {
+                        tracing::debug!(%peer, %error, "peer.listeners_not_told");
+                    }
+                });
+            }),
+        );
         let (alive, down) = (parts.alive, parts.down);
         net.clone().spawn(liveness::run(node, parts.life, links, alive, heard, down));
         net.clone().spawn(dial::run(net.clone()));
@@ -439,6 +452,10 @@ impl Neighbours for Neighbourhood {
                 }
             }
         }
+    }
+
+    async fn listening(&self, channels: &[bytes::Bytes]) -> Vec<usize> {
+        listening::ask_all(&self.0, channels).await
     }
 
     async fn meet(&self) -> usize {

@@ -41,6 +41,7 @@ pub fn stream_alpn(kind: StreamKind) -> &'static [u8] {
         StreamKind::Files => b"cortex-files/1",
         StreamKind::Probe => b"cortex-probe/1",
         StreamKind::Call => b"cortex-call/1",
+        StreamKind::Listeners => b"cortex-listeners/1",
     }
 }
 
@@ -118,6 +119,7 @@ impl ClusterTls {
                 client(stream_alpn(StreamKind::Files))?,
                 client(stream_alpn(StreamKind::Probe))?,
                 client(stream_alpn(StreamKind::Call))?,
+                client(stream_alpn(StreamKind::Listeners))?,
             ],
             member_server: Arc::new(member_server),
             join_server: Arc::new(join_server),

@@ -8,8 +8,9 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use model::access::{AccessRight, AccessUser};
 use model::record::{self, RECORD_VERSION, Unknown};
-use model::{Key, Prefix};
+use model::{ApplicationName, Key, Prefix};
 
+use super::space::Space;
 use store::{SharedStore, Store, WatchEvent, readable};
 
 /// The first token of the users' keys. A user that may write below it can become any user.
@@ -66,23 +67,50 @@ pub enum Rights {
     None,
     /// The rights of a user. They are looked up each time, so that a removed user is out at once.
     User(String),
+    /// Everything in an application's own space, by the application's own names.
+    Application(Space),
 }
+
+/// The way by which a connection came, which decides who may be behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// This machine: no password is needed as long as none is defined.
+    Local,
+    /// The network: users with their tokens.
+    Tls,
+    /// The processes of applications, each of which has a token of its own.
+    Applications,
+}
+
+/// Finds the application that a token of the bus belongs to.
+pub type FindApplication = Arc<dyn Fn(&str) -> Option<ApplicationName> + Send + Sync>;
 
 #[derive(Default)]
 pub struct Access {
     users: ArcSwap<BTreeMap<String, User>>,
+    applications: Option<FindApplication>,
 }
 
 impl Access {
-    pub fn initial(&self, local: bool) -> Rights {
-        if local && !self.users.load().contains_key(DEFAULT_USER) {
+    pub fn new(applications: Option<FindApplication>) -> Access {
+        Access { users: ArcSwap::default(), applications }
+    }
+
+    pub fn initial(&self, door: Door) -> Rights {
+        if door == Door::Local && !self.users.load().contains_key(DEFAULT_USER) {
             Rights::All
         } else {
             Rights::None
         }
     }
 
-    pub fn log_in(&self, user: &str, token: &[u8]) -> Option<Rights> {
+    pub fn log_in(&self, door: Door, user: &str, token: &[u8]) -> Option<Rights> {
+        if door == Door::Applications {
+            // The token says whose it is: some clients send no user, others one of their own.
+            let find = self.applications.as_ref()?;
+            let application = find(std::str::from_utf8(token).ok()?)?;
+            return Some(Rights::Application(Space::new(application)));
+        }
         let accepted = self.users.load().get(user).is_some_and(|user| user.accepts(token));
         accepted.then(|| Rights::User(user.into()))
     }
@@ -90,7 +118,8 @@ impl Access {
     pub fn covers(&self, rights: &Rights, prefix: &Prefix, write: bool) -> bool {
         match rights {
             Rights::All => true,
-            Rights::None => false,
+            // An application's names become its own keys before they are looked at.
+            Rights::None | Rights::Application(_) => false,
             Rights::User(name) => {
                 self.users.load().get(name).is_some_and(|user| user.covers(prefix, write))
             }

@@ -64,10 +64,11 @@ impl ClientTable {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Returns the list of connections, with one line each.
-    pub fn list(&self, now: Timestamp) -> String {
+    /// Returns the list of connections, with one line each: of one user, or of all.
+    pub fn list(&self, now: Timestamp, user: Option<&str>) -> String {
         let rows = self.rows();
-        rows.iter().map(|(id, row)| line(*id, row, now) + "\n").collect()
+        let shown = rows.iter().filter(|(_, row)| user.is_none_or(|user| row.user == user));
+        shown.map(|(id, row)| line(*id, row, now) + "\n").collect()
     }
 }
 

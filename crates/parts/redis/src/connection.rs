@@ -8,6 +8,7 @@ mod keys;
 mod messages;
 mod own;
 mod session;
+mod spaces;
 mod streams;
 mod values;
 
@@ -28,7 +29,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout;
 
-use super::access::{DEFAULT_USER, Rights};
+use super::access::{DEFAULT_USER, Door, Rights};
 use super::batch::{Answer, Batch};
 use super::clients::ClientRow;
 use super::command_loop::{CommandLoop, Wait};
@@ -71,8 +72,7 @@ pub struct Connection {
     pub(super) replies: Replies,
     batch: Batch,
     pub(super) rights: Rights,
-    /// Whether the connection is local: it needs no password as long as none is defined.
-    local: bool,
+    door: Door,
     failed_logins: u32,
     id: u64,
     closing: bool,
@@ -110,11 +110,11 @@ impl Connection {
         context: Arc<ServerContext>,
         thread: &Thread,
         wire: Wire,
+        door: Door,
         peer: String,
         permit: OwnedSemaphorePermit,
     ) -> Connection {
-        let local = !matches!(wire, Wire::Tls(_));
-        let rights = context.access.initial(local);
+        let rights = context.access.initial(door);
         let since = context.clock.now();
         let user = DEFAULT_USER.to_string();
         let row = ClientRow { address: peer, user, since, resp: 2, ..ClientRow::default() };
@@ -126,7 +126,7 @@ impl Connection {
             replies: Replies::default(),
             batch: Batch::new(thread.bell.clone()),
             rights,
-            local,
+            door,
             failed_logins: 0,
             closing: false,
             refused_multi: None,
@@ -219,7 +219,9 @@ impl Connection {
 
     /// Returns whether only the connection's rights decide what it may ask.
     fn is_plain(&self) -> bool {
-        self.refused_multi.is_none() && self.subscriber.is_none()
+        self.refused_multi.is_none()
+            && self.subscriber.is_none()
+            && !matches!(self.rights, Rights::Application(_))
     }
 
     fn is_for_lane(&self) -> bool {
@@ -333,6 +335,9 @@ impl Connection {
     }
 
     fn key(&self, bytes: &[u8], write: bool) -> Result<Key, Problem> {
+        if let Rights::Application(space) = &self.rights {
+            return space.key(bytes).ok_or_else(|| Problem::error("a key is too long"));
+        }
         let text = std::str::from_utf8(bytes);
         let text = text.map_err(|_| Problem::error("a key is no UTF-8; keys are text"))?;
         let key: Key = text.parse().map_err(Problem::error)?;

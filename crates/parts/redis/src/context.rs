@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::access::Access;
 use super::clients::ClientTable;
 use super::scans::Scans;
+use super::space::AllCounted;
 
 pub struct ServerContext {
     pub store: SharedStore,
@@ -22,6 +23,7 @@ pub struct ServerContext {
     pub access: Access,
     pub clients: ClientTable,
     pub scans: Mutex<Scans>,
+    pub counted: Mutex<AllCounted>,
     /// The permits for descriptors, one for each that a connection may take.
     pub connections: Arc<Semaphore>,
     pub connections_max: usize,

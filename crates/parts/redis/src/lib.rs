@@ -15,6 +15,7 @@ mod listener;
 mod problem;
 mod returning;
 mod scans;
+mod space;
 mod table;
 pub mod tls;
 mod wire;
@@ -32,6 +33,7 @@ use model::NodeId;
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
+pub use self::access::FindApplication;
 use self::clients::ClientTable;
 use self::connection::Thread;
 use self::context::ServerContext;
@@ -69,11 +71,13 @@ const LANE_FROM: usize = 48;
 /// The number of commands above 64 KiB that are being received: at most 4 MiB each.
 const LARGE_COMMANDS_MAX: usize = 8;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ServerConfig {
     pub tcp: Option<SocketAddr>,
     pub unix: Option<PathBuf>,
     pub tls: Option<(SocketAddr, Certificate)>,
+    /// The address on loopback for the processes of applications, and who knows their tokens.
+    pub applications: Option<(SocketAddr, FindApplication)>,
     pub listeners: Arc<Listeners>,
     /// The number of connections from which on those that ask ordinary things have no task of their
     /// own; `None` for the default.
@@ -84,6 +88,7 @@ pub struct ServerHandle {
     /// The address on which it listens, with the port that was chosen for port 0.
     pub tcp: Option<SocketAddr>,
     pub tls: Option<SocketAddr>,
+    pub applications: Option<SocketAddr>,
     unix: Option<PathBuf>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
@@ -125,9 +130,10 @@ pub fn start(
         node,
         clock,
         started: clock.now(),
-        access: Access::default(),
+        access: Access::new(config.applications.as_ref().map(|(_, find)| find.clone())),
         clients: ClientTable::default(),
         scans: Mutex::new(Scans::new(clock.now())),
+        counted: Mutex::default(),
         connections: Arc::new(Semaphore::new(connections_max)),
         connections_max,
         room: Arc::new(Semaphore::new(LARGE_COMMANDS_MAX)),
@@ -148,11 +154,16 @@ pub fn start(
         deal(Listener::tls(*address, &tls::acceptor(certificate)?, &of, count)?)
     });
     let tls = tls.transpose()?;
+    let applications = config.applications.as_ref();
+    let applications = applications
+        .map(|(address, _)| deal(Listener::applications(*address, &of, count)?))
+        .transpose()?;
     if let Some(path) = &config.unix {
         listeners[0].push(Listener::unix(path)?);
     }
     let (stop, stopping) = watch::channel(false);
-    let mut handle = ServerHandle { tcp, tls, unix: config.unix, stop, threads: Vec::new() };
+    let unix = config.unix;
+    let mut handle = ServerHandle { tcp, tls, applications, unix, stop, threads: Vec::new() };
     for (number, listeners) in listeners.into_iter().enumerate() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .event_interval(TURNS_BETWEEN_LOOKS)

@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::access::Door;
 use super::connection::{Connection, Thread};
 use super::context::ServerContext;
 use super::wire::Wire;
@@ -33,7 +34,7 @@ pub struct Listener {
 }
 
 enum ListenerKind {
-    Tcp,
+    Tcp(Door),
     Unix,
     Tls(TlsAcceptor),
 }
@@ -53,8 +54,21 @@ impl Listener {
         }
         let bound = listeners.bind(address, threads)?.into_iter();
         Ok(bound
-            .map(|socket| Listener { socket: socket.into(), kind: ListenerKind::Tcp })
+            .map(|socket| Listener { socket: socket.into(), kind: ListenerKind::Tcp(Door::Local) })
             .collect())
+    }
+
+    /// Binds a TCP address for the processes of applications.
+    pub fn applications(
+        address: SocketAddr,
+        listeners: &Listeners,
+        threads: usize,
+    ) -> anyhow::Result<Vec<Listener>> {
+        let mut bound = Listener::tcp(address, listeners, threads)?;
+        for listener in &mut bound {
+            listener.kind = ListenerKind::Tcp(Door::Applications);
+        }
+        Ok(bound)
     }
 
     pub fn tls(
@@ -95,8 +109,10 @@ impl Listener {
     pub async fn accept(self, context: Arc<ServerContext>, thread: Thread) {
         let ended = match self.kind {
             ListenerKind::Unix => accept_unix(self.socket, context, thread).await,
-            ListenerKind::Tcp => accept_tcp(self.socket, None, context, thread).await,
-            ListenerKind::Tls(tls) => accept_tcp(self.socket, Some(tls), context, thread).await,
+            ListenerKind::Tcp(door) => accept_tcp(self.socket, door, None, context, thread).await,
+            ListenerKind::Tls(tls) => {
+                accept_tcp(self.socket, Door::Tls, Some(tls), context, thread).await
+            }
         };
         if let Err(error) = ended {
             tracing::error!(%error, "face.listener_failed");
@@ -111,6 +127,7 @@ async fn permit(context: &ServerContext) -> OwnedSemaphorePermit {
 
 async fn accept_tcp(
     socket: Socket,
+    door: Door,
     tls: Option<TlsAcceptor>,
     context: Arc<ServerContext>,
     thread: Thread,
@@ -128,7 +145,7 @@ async fn accept_tcp(
         let (context, thread) = (context.clone(), thread.clone());
         let Some(tls) = tls.clone() else {
             let (wire, peer) = (Wire::Tcp(stream), peer.to_string());
-            tokio::spawn(Connection::new(context, &thread, wire, peer, permit).serve());
+            tokio::spawn(Connection::new(context, &thread, wire, door, peer, permit).serve());
             continue;
         };
         tokio::spawn(async move {
@@ -136,7 +153,7 @@ async fn accept_tcp(
                 Ok(Ok(stream)) => {
                     let wire = Wire::Tls(Box::new(stream));
                     let peer = peer.to_string();
-                    Connection::new(context, &thread, wire, peer, permit).serve().await;
+                    Connection::new(context, &thread, wire, door, peer, permit).serve().await;
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "face.handshake_failed"),
                 Err(_) => tracing::debug!(%peer, "face.handshake_timed_out"),
@@ -157,7 +174,8 @@ async fn accept_unix(
             Ok((stream, _)) => {
                 let (context, thread) = (context.clone(), thread.clone());
                 let (wire, peer) = (Wire::Unix(stream), "unix:0".to_string());
-                tokio::spawn(Connection::new(context, &thread, wire, peer, permit).serve());
+                let door = Door::Local;
+                tokio::spawn(Connection::new(context, &thread, wire, door, peer, permit).serve());
             }
             Err(error) => pause(&error).await,
         }

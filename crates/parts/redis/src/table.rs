@@ -19,6 +19,7 @@ pub enum Verb {
     Dbsize,
     Del,
     Echo,
+    Eval,
     Exists,
     Expire,
     ExpireAt,
@@ -68,6 +69,14 @@ pub struct Spec {
     pub summary: &'static str,
 }
 
+impl Spec {
+    /// Returns whether an application may use the command in its own space: not those that take
+    /// keys of the store as they are, or that are about the store as a whole.
+    pub fn is_for_applications(&self) -> bool {
+        !self.name.starts_with("CORTEX.") && self.verb != Verb::Config
+    }
+}
+
 const fn spec(
     name: &'static str,
     verb: Verb,
@@ -112,6 +121,7 @@ pub static TABLE: &[Spec] = &[
     spec("DBSIZE", Verb::Dbsize, 1, NO_KEY, "How many keys have a value"),
     write("DEL", Verb::Del, -2, ALL_KEYS, "Deletes keys"),
     spec("ECHO", Verb::Echo, 2, NO_KEY, "Returns its argument"),
+    spec("EVAL", Verb::Eval, -3, NO_KEY, "Carries out the script with which Laravel broadcasts"),
     spec("EXISTS", Verb::Exists, -2, ALL_KEYS, "How many of the keys have a value"),
     write("EXPIRE", Verb::Expire, 3, ONE_KEY, "Ends a value after seconds"),
     write("EXPIREAT", Verb::ExpireAt, 3, ONE_KEY, "Ends a value at a UNIX time"),
@@ -175,7 +185,7 @@ const COUNTERS: &str = "two nodes would each add to what they know, and one sum 
                         write one key per writer and add them up when reading";
 const PARTS: &str = "the last writer of a key wins its whole value; read, change and SET it, or \
                      give each part a key of its own";
-const TOGETHER: &str = "keys travel one by one, and nothing makes several of them change at once; \
+pub const TOGETHER: &str = "keys travel one by one, and nothing makes several of them change at once; \
                         put what belongs together into one value";
 const SHAPES: &str = "values are strings of bytes; give each element a key below a common prefix, \
                       and list them with CORTEX.PREFIX or SCAN";
@@ -192,7 +202,6 @@ static REFUSED: &[(&str, &[&str])] = &[
             "MULTI",
             "EXEC",
             "DISCARD",
-            "EVAL",
             "EVALSHA",
             "EVAL_RO",
             "EVALSHA_RO",

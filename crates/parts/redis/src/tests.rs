@@ -4,6 +4,7 @@ mod drivers;
 mod lane;
 mod messages;
 mod rights;
+mod spaces;
 mod values;
 
 use std::io::{Read, Write};
@@ -48,6 +49,7 @@ impl Server {
             tcp: Some(any),
             unix: Some(directory.path().join("socket")),
             tls: Some((any, tls.unwrap())),
+            applications: Some((any, Arc::new(spaces::application_of))),
             listeners: Arc::default(),
             lane_from,
         };
@@ -57,7 +59,11 @@ impl Server {
     }
 
     fn client(&self) -> Client<TcpStream> {
-        let stream = TcpStream::connect(self.face.tcp.unwrap()).unwrap();
+        Server::client_at(self.face.tcp.unwrap())
+    }
+
+    fn client_at(address: std::net::SocketAddr) -> Client<TcpStream> {
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         Client { stream, input: Vec::new() }
     }

@@ -19,6 +19,8 @@ pub const SUBSCRIPTIONS_MAX: usize = 100_000;
 pub const MESSAGES_WAITING_MAX: usize = 4096;
 /// The same limit for their bytes; one message may be as large as a command.
 pub const BYTES_WAITING_MAX: usize = 8 << 20;
+/// The length of a message that travels to other nodes, with its channel's name, in bytes.
+pub const TRAVELLING_BYTES_MAX: usize = 256 << 10;
 /// The length of a channel's name or a pattern in bytes. A name is like a key; patterns may be
 /// longer.
 pub const CHANNEL_BYTES_MAX: usize = 4096;
@@ -32,6 +34,9 @@ pub trait Neighbours: Send + Sync {
     /// Returns how many peers hold everything that this node has acknowledged up to now. Waits
     /// until there are `wanted`, or until the time has passed.
     async fn holding(&self, wanted: usize, limit: Duration) -> usize;
+    /// Returns how many subscribers each of these channels has on the other nodes. A node that does
+    /// not answer soon counts as one without.
+    async fn listening(&self, channels: &[Bytes]) -> Vec<usize>;
     /// Compares histories with every node that can be reached, now. Returns how many there were.
     async fn meet(&self) -> usize;
 }
@@ -160,6 +165,23 @@ impl Bus {
 
     pub fn listeners(&self, channel: &Bytes) -> usize {
         self.subscriptions().names.get(&(Kind::Channel, channel.clone())).map_or(0, BTreeMap::len)
+    }
+
+    /// Returns how many subscribers channels have, on all nodes together.
+    pub async fn listeners_everywhere(&self, channels: &[Bytes]) -> Vec<usize> {
+        let mut counts: Vec<usize> = channels.iter().map(|name| self.listeners(name)).collect();
+        if let Some(neighbours) = self.neighbours.get() {
+            let others = neighbours.listening(channels).await;
+            counts.iter_mut().zip(others).for_each(|(count, other)| *count += other);
+        }
+        counts
+    }
+
+    /// Returns how many patterns that begin like this have subscribers.
+    pub fn patterns_below(&self, start: &[u8]) -> usize {
+        let subscriptions = self.subscriptions();
+        let patterns = subscriptions.names.range((Kind::Pattern, Bytes::copy_from_slice(start))..);
+        patterns.take_while(|((_, name), _)| name.starts_with(start)).count()
     }
 
     pub fn patterns(&self) -> usize {

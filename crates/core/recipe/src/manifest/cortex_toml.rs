@@ -38,6 +38,7 @@ struct File {
     baked: Vec<String>,
     #[serde(default)]
     persist_shared: bool,
+    bus: Option<String>,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
     protocol: Option<InstanceProtocol>,
@@ -167,6 +168,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         release: commands("release", file.release)?,
         persist: file.persist.iter().map(|path| persistent_path(path)).collect::<Result<_, _>>()?,
         persist_shared: file.persist_shared,
+        bus: file.bus.map(bus).transpose()?,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         site: file.site.map(site).transpose()?,
         cron: super::cron::validate(file.cron)?,
@@ -202,6 +204,16 @@ fn baked(patterns: Vec<String>) -> Result<Vec<String>, String> {
         }
     }
     Ok(patterns)
+}
+
+fn bus(variable: String) -> Result<String, String> {
+    if is_variable_name(&variable) && !is_platform_variable(&variable) {
+        return Ok(variable);
+    }
+    Err(format!(
+        "bus: '{}' is no variable that an application could have; write for example 'REDIS_URL'",
+        variable.escape_debug()
+    ))
 }
 
 fn domains(domains: Vec<String>) -> Result<Vec<String>, String> {

@@ -159,7 +159,7 @@ impl Serve {
         let tls: Option<anyhow::Result<_>> = tls;
         let (tls, listeners) = (tls.transpose()?, Arc::default());
         let unix = self.unix.clone();
-        let config = ServerConfig { tcp, unix, tls, listeners, lane_from: None };
+        let config = ServerConfig { tcp, unix, tls, listeners, ..ServerConfig::default() };
         if config.tcp.is_none() && config.unix.is_none() && config.tls.is_none() {
             bail!("nobody could connect: give --redis, --unix or --tls");
         }

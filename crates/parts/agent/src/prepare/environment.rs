@@ -2,21 +2,21 @@
 //! path.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::PoisonError;
 
 use anyhow::Context;
 use model::{ApplicationName, Release, TypedKey};
 
 use super::Preparer;
 use os::directory::private_directory;
+use os::secret_file;
 
 /// The length of the secret in bytes: Rails asks for 128 hex digits, and every framework takes as
 /// many.
 const SECRET_BYTES: usize = 64;
+/// The length of a token for the bus in bytes; it cannot be guessed.
+const BUS_TOKEN_BYTES: usize = 32;
 /// The search path that finds a shell and an interpreter on every distribution.
 const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
@@ -37,11 +37,9 @@ impl Preparer {
             private_directory(path)
                 .with_context(|| format!("{} cannot be made", path.display()))?;
         }
-        // Instances that start together must not each make a secret.
-        let secret = {
-            let _turn = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
-            secret(&directory)?
-        };
+        // Sessions and signed cookies outlive releases and restarts. It is a file and not a record,
+        // as records are not sealed.
+        let secret = secret_file::read_or_make(&directory.join("secret"), SECRET_BYTES)?;
         let text = |path: &Path| path.display().to_string();
         let mut environment: BTreeMap<String, String> = [
             ("PATH", self.search_path(application, release).await?),
@@ -73,6 +71,16 @@ impl Preparer {
             ]
             .map(|(name, value)| (name.to_string(), value)),
         );
+        if let Some(bus) = self.bus {
+            let token =
+                secret_file::read_or_make(&self.layout.bus_token(application), BUS_TOKEN_BYTES)?;
+            let url = bus_url(bus, application, &token);
+            if let Some(variable) = &release.recipe.bus_variable {
+                // What the user configured under this name is another server, and wins.
+                environment.entry(variable.clone()).or_insert_with(|| url.clone());
+            }
+            environment.insert("CORTEX_BUS_URL".into(), url);
+        }
         Ok(environment)
     }
 
@@ -131,27 +139,10 @@ fn listen_on_loopback(environment: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns the secret, which is made once per application: sessions and signed cookies outlive
-/// releases and restarts. It is a file and not a record, as records are not sealed; readable by the
-/// owner alone.
-fn secret(directory: &Path) -> anyhow::Result<String> {
-    let path = directory.join("secret");
-    match fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() == 2 * SECRET_BYTES => return Ok(text.trim().into()),
-        Ok(_) => anyhow::bail!("{} is damaged: remove it to end all sessions", path.display()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
-    }
-    let mut bytes = [0u8; SECRET_BYTES];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let fresh = path.with_extension("fresh");
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&fresh, &path)?;
-    Ok(text)
+/// Returns the address at which an application's processes find the bus. The password says whose
+/// it is, for clients that send nothing else.
+fn bus_url(bus: SocketAddr, application: &ApplicationName, token: &str) -> String {
+    format!("redis://{application}:{application}.{token}@{bus}/0")
 }
 
 /// Words that are built into the shell or begin one of its constructs: no program of these names
@@ -268,15 +259,5 @@ mod tests {
         ] {
             assert_eq!(needs_bash(command), expected, "{command}");
         }
-    }
-
-    #[test]
-    fn the_secret_stays_the_same() {
-        let directory = tempfile::tempdir().unwrap();
-        let first = secret(directory.path()).unwrap();
-        assert_eq!(first.len(), 128);
-        assert_eq!(secret(directory.path()).unwrap(), first);
-        fs::write(directory.path().join("secret"), "short").unwrap();
-        assert!(secret(directory.path()).is_err());
     }
 }

@@ -131,6 +131,9 @@ impl Connection {
         if matches!(self.rights, Rights::None) && !open {
             return Err(Problem("NOAUTH Authentication required: AUTH user token".into()));
         }
+        if matches!(self.rights, Rights::Application(_)) && !spec.is_for_applications() {
+            return Err(Problem(format!("NOPERM {} is not for applications", spec.name)));
+        }
         let listening = self.subscriber.as_ref().is_some_and(|s| s.count() > 0);
         if listening && self.replies.protocol == Protocol::Resp2 && !while_subscribed(spec.verb) {
             return Err(Problem::error(format!(

@@ -104,6 +104,10 @@ impl Connection {
     }
 
     pub(super) async fn info(&mut self) -> Result<(), Problem> {
+        if let Some(text) = self.info_of_space().await? {
+            self.replies.verbatim(&text);
+            return Ok(());
+        }
         let context = &self.context;
         let now = context.clock.now();
         let mut text = String::new();

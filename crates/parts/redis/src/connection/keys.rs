@@ -1,10 +1,12 @@
 //! The commands that tell which keys there are.
 
+use std::borrow::Cow;
+
 use model::{Key, Prefix};
 use store_core::resp::glob;
 
 use super::values::SYNTAX;
-use super::{Connection, Problem, REPLY_BYTES_MAX, Words};
+use super::{Connection, Problem, REPLY_BYTES_MAX, Rights, Words};
 
 /// The number of keys that `SCAN` looks at by default; below, the most.
 const PAGE_DEFAULT: usize = 10;
@@ -29,21 +31,24 @@ impl Connection {
     }
 
     pub(super) async fn dbsize(&mut self) -> Result<(), Problem> {
-        let count = self.context.store.count().await?;
+        let count = match &self.rights {
+            Rights::Application(space) => self.keys_below(&space.prefix()).await?.len(),
+            _ => self.context.store.count().await?,
+        };
         self.replies.integer(i64::try_from(count).unwrap_or(i64::MAX));
         Ok(())
     }
 
     pub(super) async fn keys(&mut self, words: Words<'_>) -> Result<(), Problem> {
-        let pattern = words.text(1)?;
-        let prefix = glob::prefix(pattern);
+        let pattern = words.get(1);
+        let prefix = self.prefix_of_pattern(pattern)?;
         let (mut found, mut bytes, mut after) = (Vec::new(), 0, None);
         loop {
             let page = self.context.store.keys_after(&prefix, after.as_ref(), PAGE_MAX).await?;
             let Some(last) = page.last().cloned() else { break };
-            for key in page.into_iter().filter(|key| self.shows(pattern, key)) {
-                bytes += key.as_str().len() + 16;
-                found.push(key);
+            for name in page.iter().filter_map(|key| self.shown(pattern, key)) {
+                bytes += name.len() + 16;
+                found.push(name.into_owned());
             }
             if bytes > REPLY_BYTES_MAX {
                 return Err(Problem::error("more keys than one reply can hold; use SCAN"));
@@ -53,18 +58,18 @@ impl Connection {
             tokio::task::yield_now().await;
         }
         self.replies.array(found.len());
-        found.iter().for_each(|key| self.replies.text(key.as_str()));
+        found.iter().for_each(|name| self.replies.bulk(name));
         Ok(())
     }
 
     pub(super) async fn scan(&mut self, words: Words<'_>) -> Result<(), Problem> {
         let cursor: u64 = words.text(1)?.parse().map_err(|_| Problem::error("invalid cursor"))?;
-        let (mut pattern, mut count, mut of_type) = ("*", PAGE_DEFAULT, true);
+        let (mut pattern, mut count, mut of_type) = (&b"*"[..], PAGE_DEFAULT, true);
         for at in (2..words.len()).step_by(2) {
             if at + 1 >= words.len() {
                 return Err(Problem::error(SYNTAX));
             } else if words.is(at, "MATCH") {
-                pattern = words.text(at + 1)?;
+                pattern = words.get(at + 1);
             } else if words.is(at, "COUNT") {
                 let wanted = usize::try_from(words.number(at + 1)?).unwrap_or(0);
                 count = if wanted == 0 {
@@ -79,18 +84,20 @@ impl Connection {
             }
         }
         let after = if cursor == 0 { None } else { Some(self.place(cursor)?) };
-        let prefix = glob::prefix(pattern);
+        let prefix = self.prefix_of_pattern(pattern)?;
         let page = self.context.store.keys_after(&prefix, after.as_ref(), count).await?;
         let next = match page.last() {
             Some(last) if page.len() == count => self.context.scans().remember(last.clone()),
             _ => 0,
         };
-        let shown: Vec<&Key> =
-            page.iter().filter(|key| of_type && self.shows(pattern, key)).collect();
+        let shown: Vec<_> = match of_type {
+            true => page.iter().filter_map(|key| self.shown(pattern, key)).collect(),
+            false => Vec::new(),
+        };
         self.replies.array(2);
         self.replies.text(&next.to_string());
         self.replies.array(shown.len());
-        shown.iter().for_each(|key| self.replies.text(key.as_str()));
+        shown.iter().for_each(|name| self.replies.bulk(name));
         Ok(())
     }
 
@@ -100,8 +107,24 @@ impl Connection {
         self.context.scans().place(cursor).ok_or_else(|| Problem::error(unknown))
     }
 
-    fn shows(&self, pattern: &str, key: &Key) -> bool {
-        (pattern == "*" || glob::matches(pattern.as_bytes(), key.as_str().as_bytes()))
-            && self.may(&Prefix::from(key.clone()), false).is_ok()
+    /// Returns the prefix below which all keys are that can match.
+    fn prefix_of_pattern(&self, pattern: &[u8]) -> Result<Prefix, Problem> {
+        if let Rights::Application(space) = &self.rights {
+            return Ok(space.prefix());
+        }
+        let pattern = std::str::from_utf8(pattern);
+        Ok(glob::prefix(pattern.map_err(|_| Problem::error("an argument is no UTF-8"))?))
+    }
+
+    /// Returns what the client calls a key, if it matches and the client may see it.
+    fn shown<'a>(&self, pattern: &[u8], key: &'a Key) -> Option<Cow<'a, [u8]>> {
+        let (name, may) = match &self.rights {
+            Rights::Application(space) => (Cow::Owned(space.name(key)?), true),
+            _ => {
+                let may = self.may(&Prefix::from(key.clone()), false).is_ok();
+                (Cow::Borrowed(key.as_str().as_bytes()), may)
+            }
+        };
+        (may && (pattern == b"*" || glob::matches(pattern, &name))).then_some(name)
     }
 }

@@ -3,9 +3,10 @@
 use store_core::resp::Protocol;
 
 use super::values::SYNTAX;
-use super::{Connection, DEFAULT_USER, Problem, Rights, Words};
+use super::{Connection, DEFAULT_USER, Door, Problem, Rights, Words};
 use crate::clients;
 use crate::clients::NAME_BYTES_MAX;
+use crate::space::DATABASES;
 
 /// The number of failed logins that ends a connection; tokens cannot be guessed anyway.
 const FAILED_LOGINS_MAX: u32 = 8;
@@ -38,17 +39,29 @@ impl Connection {
     }
 
     fn log_in(&mut self, user: &str, token: &[u8]) -> Result<(), Problem> {
-        let Some(rights) = self.context.access.log_in(user, token) else {
+        let Some(rights) = self.context.access.log_in(self.door, user, token) else {
             self.failed_logins += 1;
             self.closing = self.failed_logins >= FAILED_LOGINS_MAX;
-            return Err(Problem(
-                "WRONGPASS invalid username-password pair or user is disabled; CORTEX.USER SET \
-                 on a local connection makes a user and prints the token"
-                    .into(),
-            ));
+            let way_out = match self.door {
+                Door::Applications => "use the address in $CORTEX_BUS_URL as it is",
+                Door::Local | Door::Tls => {
+                    "CORTEX.USER SET on a local connection makes a user and prints the token"
+                }
+            };
+            return Err(Problem(format!(
+                "WRONGPASS invalid username-password pair or user is disabled; {way_out}"
+            )));
         };
+        let user = match &rights {
+            Rights::Application(space) => space.application.to_string(),
+            _ => user.to_string(),
+        };
+        if self.door == Door::Applications {
+            // What was subscribed to under another application's name is not this one's.
+            self.subscriber = None;
+        }
         self.rights = rights;
-        self.context.clients.change(self.id, |row| row.user = user.into());
+        self.context.clients.change(self.id, |row| row.user = user);
         Ok(())
     }
 
@@ -104,7 +117,15 @@ impl Connection {
     }
 
     pub(super) fn select(&mut self, words: Words<'_>) -> Result<(), Problem> {
-        if words.get(1) != b"0" {
+        let database = words.number(1).ok().and_then(|number| u8::try_from(number).ok());
+        if let Rights::Application(space) = &mut self.rights
+            && let Some(database) = database.filter(|database| *database < DATABASES)
+        {
+            space.database = database;
+            self.replies.ok();
+            return Ok(());
+        }
+        if database != Some(0) {
             return Err(Problem::error(
                 "DB index is out of range: there is database 0; give keys a common prefix instead",
             ));
@@ -116,7 +137,7 @@ impl Connection {
     pub(super) fn reset(&mut self) -> Result<(), Problem> {
         (self.subscriber, self.watch) = (None, None);
         self.replies.protocol = Protocol::Resp2;
-        self.rights = self.context.access.initial(self.local);
+        self.rights = self.context.access.initial(self.door);
         self.context.clients.change(self.id, |row| {
             row.name.clear();
             row.user = DEFAULT_USER.into();
@@ -163,7 +184,7 @@ impl Connection {
             });
             self.replies.ok();
         } else if words.is(1, "LIST") {
-            let list = self.context.clients.list(now);
+            let list = self.context.clients.list(now, self.own_user());
             self.replies.verbatim(&list);
         } else if words.is(1, "INFO") {
             let row = self.context.clients.row(self.id);

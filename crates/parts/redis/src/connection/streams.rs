@@ -36,6 +36,7 @@ impl Connection {
             super::Rights::None => {
                 Err(Problem("NOAUTH Authentication required: AUTH user token".into()))
             }
+            super::Rights::Application(_) => Err(super::spaces::too_large()),
             _ => self.key(&key, true),
         };
         let mut writer = match &key {

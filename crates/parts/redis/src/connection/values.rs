@@ -66,7 +66,8 @@ impl Connection {
             Verb::Subscribe | Verb::Psubscribe => self.subscribe(verb, words).await,
             Verb::Unsubscribe | Verb::Punsubscribe => self.unsubscribe(verb, words),
             Verb::Publish => self.publish(words),
-            Verb::Pubsub => self.pubsub(words),
+            Verb::Pubsub => self.pubsub(words).await,
+            Verb::Eval => self.eval(words),
             Verb::CortexHash => self.hash(words).await,
             Verb::CortexHead => self.head().await,
             Verb::CortexHelp => self.help(),
@@ -83,6 +84,7 @@ impl Connection {
     pub(super) async fn set(&mut self, words: Words<'_>) -> Result<(), Problem> {
         let key = self.key(words.get(1), true)?;
         let terms = self.terms(words, 3)?;
+        self.room_for(&key, words.get(2)).await?;
         let value = Bytes::copy_from_slice(words.get(2));
         if terms.keep || terms.get {
             self.settle().await;
@@ -163,6 +165,7 @@ impl Connection {
 
     async fn setex(&mut self, verb: Verb, words: Words<'_>) -> Result<(), Problem> {
         let key = self.key(words.get(1), true)?;
+        self.room_for(&key, words.get(3)).await?;
         let (unit, command) = if verb == Verb::SetEx { ("EX", "setex") } else { ("PX", "psetex") };
         let expires = Some(self.instant(unit, words.number(2)?, command)?);
         let change = Submitted::Set { value: Bytes::copy_from_slice(words.get(3)), expires };
@@ -178,6 +181,7 @@ impl Connection {
         let mut writes = Vec::new();
         for at in (1..words.len()).step_by(2) {
             let key = self.key(words.get(at), true)?;
+            self.room_for(&key, words.get(at + 1)).await?;
             writes.push(Submission::set(key, Bytes::copy_from_slice(words.get(at + 1))));
         }
         self.queue(writes, Answer::Ok).await;

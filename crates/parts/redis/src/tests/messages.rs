@@ -98,6 +98,10 @@ impl Neighbours for Others {
         wanted.min(2)
     }
 
+    async fn listening(&self, channels: &[bytes::Bytes]) -> Vec<usize> {
+        channels.iter().map(|name| if name == "a" { 2 } else { 0 }).collect()
+    }
+
     async fn meet(&self) -> usize {
         3
     }
@@ -118,6 +122,7 @@ fn other_nodes_hear_messages_and_are_waited_for() {
     listener.next();
     assert_eq!(show(&listener.next()), "[message a from another]");
     assert_eq!(others.forwarded.lock().unwrap().len(), 1);
+    assert_eq!(client.text("PUBSUB NUMSUB a b"), "[a 3 b 0]");
     assert_eq!(client.text("WAIT 5 10"), "2");
     assert_eq!(client.text("CORTEX.SYNC"), "3");
 }
