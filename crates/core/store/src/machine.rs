@@ -34,7 +34,7 @@ use self::squashing::Squashing;
 use self::stamps::{ClockDoubt, Stamps};
 use crate::clock::Stamp;
 use crate::commit::{Commit, Location, NodeTag, Position};
-use crate::event::{Alarm, Effect, BatchEntry, Event, Ticket, Unwritten};
+use crate::event::{Alarm, BatchEntry, Effect, Event, Ticket, Unwritten};
 use crate::past::Past;
 use crate::replica::{Admitted, Frozen, Replica};
 use crate::sync::Sync;

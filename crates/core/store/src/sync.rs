@@ -42,7 +42,7 @@ use model::Timestamp;
 
 use crate::clock::Stamp;
 use crate::commit::{Commit, NodeTag, Position};
-use crate::event::{Alarm, Effect, BatchEntry, Origin, Standing, Write};
+use crate::event::{Alarm, BatchEntry, Effect, Origin, Standing, Write};
 use crate::machine::context::Context;
 use crate::machine::queue::QueuedItem;
 use crate::replica::Horizons;
@@ -54,7 +54,9 @@ use self::identity::Identity;
 use self::links::SyncPeers;
 use self::members::{KnownMembers, is_roster_key};
 use self::mend::{Aside, Doubtful, Mending, forget_beyond_clock, right_stamp};
-use self::message::{SummaryAnswer, Body, ClusterId, Hello, Message, SessionRefusal, RangeSummary, Vector};
+use self::message::{
+    Body, ClusterId, Hello, Message, RangeSummary, SessionRefusal, SummaryAnswer, Vector,
+};
 use self::park::{Parked, newest_admitted};
 use self::schedule::{Due, Timetable};
 use self::session::SessionId;
@@ -70,7 +72,12 @@ pub struct Sync {
 }
 
 impl Sync {
-    pub(crate) fn new(identity: Identity, members: KnownMembers, links: SyncPeers, now: Timestamp) -> Sync {
+    pub(crate) fn new(
+        identity: Identity,
+        members: KnownMembers,
+        links: SyncPeers,
+        now: Timestamp,
+    ) -> Sync {
         // Sessions of an earlier life must not be taken for those of this one.
         let last_session = identity.standing().incarnation.max(now.0 << 16);
         Sync {
@@ -263,7 +270,12 @@ impl Sync {
     }
 
     /// Begins to send everything to a node that may copy.
-    fn lend(&mut self, id: SessionId, hello: &Hello, cx: &mut Context<'_>) -> Result<(), SessionRefusal> {
+    fn lend(
+        &mut self,
+        id: SessionId,
+        hello: &Hello,
+        cx: &mut Context<'_>,
+    ) -> Result<(), SessionRefusal> {
         let agreed = match self.greet(id.peer, hello, None, cx) {
             Ok(()) if self.cluster.must_copy_from(hello) => Err(SessionRefusal::Busy),
             Ok(()) if !hello.fresh => Err(SessionRefusal::OutOfPlace),

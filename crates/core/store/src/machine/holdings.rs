@@ -5,7 +5,7 @@ use model::{Key, Timestamp};
 
 use super::EXPIRIES_PER_TICK_MAX;
 use crate::clock::Stamp;
-use crate::commit::{CommitAction, Commit, Location, Position};
+use crate::commit::{Commit, CommitAction, Location, Position};
 use crate::event::{Effect, Ticket};
 use crate::replica::{Admitted, Horizons, Replica};
 use crate::watch::Arrivals;

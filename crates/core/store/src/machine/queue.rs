@@ -10,7 +10,7 @@ use model::{Key, Timestamp};
 use super::WRITES_WAITING_MAX;
 use crate::clock::Stamp;
 use crate::commit::{Commit, Position};
-use crate::event::{Change, Effect, BatchEntry, Origin, Ticket, Unwritten, Write};
+use crate::event::{BatchEntry, Change, Effect, Origin, Ticket, Unwritten, Write};
 use crate::replica::Horizons;
 use crate::sync::message::{Carried, Vector};
 
@@ -49,7 +49,10 @@ impl QueuedItem {
     fn is_owed(&self) -> bool {
         matches!(
             self,
-            QueuedItem::Anew(_) | QueuedItem::Copied { .. } | QueuedItem::Standing | QueuedItem::Forget(_)
+            QueuedItem::Anew(_)
+                | QueuedItem::Copied { .. }
+                | QueuedItem::Standing
+                | QueuedItem::Forget(_)
         )
     }
 }
@@ -104,7 +107,8 @@ impl DiskQueue {
     }
 
     pub fn wait(&mut self, waiting: QueuedItem, effects: &mut Vec<Effect>) {
-        let owed = waiting.is_owed() || self.concluding && matches!(waiting, QueuedItem::Horizons(_));
+        let owed =
+            waiting.is_owed() || self.concluding && matches!(waiting, QueuedItem::Horizons(_));
         if self.waiting.len() < WRITES_WAITING_MAX || owed {
             self.waiting.push_back(waiting);
             return;
@@ -121,7 +125,10 @@ impl DiskQueue {
             QueuedItem::Horizons(_) | QueuedItem::Vector => {}
             // The node asks for the value again when it starts.
             QueuedItem::Arrived(_) => {}
-            QueuedItem::Anew(_) | QueuedItem::Copied { .. } | QueuedItem::Standing | QueuedItem::Forget(_) => {}
+            QueuedItem::Anew(_)
+            | QueuedItem::Copied { .. }
+            | QueuedItem::Standing
+            | QueuedItem::Forget(_) => {}
         }
     }
 

@@ -9,7 +9,7 @@ use model::time::CLOCK_AHEAD_MAX_MS;
 
 use crate::clock::Stamp;
 use crate::commit::{Commit, NodeTag};
-use crate::event::{Alarm, Effect, BatchEntry, Standing};
+use crate::event::{Alarm, BatchEntry, Effect, Standing};
 use crate::machine::context::Context;
 use crate::machine::queue::QueuedItem;
 use crate::mutants;
@@ -144,7 +144,11 @@ impl Cluster {
         if self.members.is_member(from) {
             return Ok(());
         }
-        Err(if self.members.is_evicted(from) { SessionRefusal::Evicted } else { SessionRefusal::Unknown })
+        Err(if self.members.is_evicted(from) {
+            SessionRefusal::Evicted
+        } else {
+            SessionRefusal::Unknown
+        })
     }
 
     /// Learns from the hello of one to talk to.
@@ -323,7 +327,12 @@ impl Cluster {
     }
 
     /// Returns the same after a copy of everything that a peer holds.
-    pub fn copied_entry(&mut self, vector: &Vector, garbage: Stamp, cx: &mut Context<'_>) -> BatchEntry {
+    pub fn copied_entry(
+        &mut self,
+        vector: &Vector,
+        garbage: Stamp,
+        cx: &mut Context<'_>,
+    ) -> BatchEntry {
         cx.stamps.learn(garbage);
         let joins = self.is_joining();
         if joins {

@@ -119,7 +119,11 @@ impl Copier {
     }
 
     /// Returns when this session was asked for, to which the peer's hello is the answer.
-    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, SessionRefusal> {
+    pub fn asked(
+        &mut self,
+        now: Timestamp,
+        id: SessionId,
+    ) -> Result<Option<Timestamp>, SessionRefusal> {
         match self.session(now, id) {
             // Beginning again would put in doubt what the peer has named already.
             Some(copying) if copying.doubtful.is_some() => Err(SessionRefusal::OutOfPlace),

@@ -15,7 +15,7 @@ use crate::mutants;
 use crate::replica::Horizons;
 use crate::sync::cluster::Cluster;
 use crate::sync::compare::{self, LACKING_MAX, ROUNDS_MAX, SUMMARIES_MAX};
-use crate::sync::message::{SummaryAnswer, Body, Carried, SessionRefusal, RangeSummary, Vector};
+use crate::sync::message::{Body, Carried, RangeSummary, SessionRefusal, SummaryAnswer, Vector};
 use crate::sync::session::SessionId;
 
 /// Bytes of a batch of commits; at most `BATCHES_UNDURABLE_MAX` batches are under way to the
@@ -132,7 +132,11 @@ impl Giver {
     }
 
     /// Returns when this session was opened, to which the taker's hello is the answer.
-    pub fn asked(&mut self, now: Timestamp, id: SessionId) -> Result<Option<Timestamp>, SessionRefusal> {
+    pub fn asked(
+        &mut self,
+        now: Timestamp,
+        id: SessionId,
+    ) -> Result<Option<Timestamp>, SessionRefusal> {
         match self.session(now, id) {
             Some(giving) if giving.stage == Stage::Opening => Ok(Some(giving.opened)),
             Some(_) => Err(SessionRefusal::OutOfPlace),
@@ -201,7 +205,11 @@ impl Giver {
         }
     }
 
-    fn learn(&mut self, answers: &[SummaryAnswer], cx: &mut Context<'_>) -> Result<(), SessionRefusal> {
+    fn learn(
+        &mut self,
+        answers: &[SummaryAnswer],
+        cx: &mut Context<'_>,
+    ) -> Result<(), SessionRefusal> {
         let Some(giving) = &mut self.giving else { return Ok(()) };
         giving.rounds += 1;
         if giving.rounds > ROUNDS_MAX || !compare::is_answer(answers) {

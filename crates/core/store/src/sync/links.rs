@@ -223,7 +223,11 @@ mod tests {
     #[test]
     fn what_others_may_bridge_and_what_is_no_clock_sets_nobody_apart() {
         let peer = NodeTag::from(&"n2".parse().unwrap());
-        for reason in [SessionRefusal::ClocksApart(BRIDGED_MAX_MS), SessionRefusal::Conflict, SessionRefusal::Busy] {
+        for reason in [
+            SessionRefusal::ClocksApart(BRIDGED_MAX_MS),
+            SessionRefusal::Conflict,
+            SessionRefusal::Busy,
+        ] {
             let mut links = SyncPeers::new(peer, 1);
             for times in 0..3 {
                 links.pause(Timestamp(1_000_000).after(times * APART_AFTER), peer, reason);

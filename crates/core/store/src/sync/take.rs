@@ -14,7 +14,7 @@ use crate::replica::{Horizons, Replica};
 use crate::sync::cluster::Cluster;
 use crate::sync::compare::{self, ROUNDS_MAX, SUMMARIES_MAX};
 use crate::sync::give::STALLED_AFTER;
-use crate::sync::message::{Body, Carried, Hello, SessionRefusal, RangeSummary, Vector};
+use crate::sync::message::{Body, Carried, Hello, RangeSummary, SessionRefusal, Vector};
 use crate::sync::park::{Parked, newest_admitted};
 use crate::sync::session::{SessionId, Undurable};
 
@@ -228,7 +228,11 @@ impl Taker {
     }
 
     /// Ends a session with the giver's last word.
-    pub fn done(&mut self, id: SessionId, cx: &mut Context<'_>) -> Result<Option<Taken>, SessionRefusal> {
+    pub fn done(
+        &mut self,
+        id: SessionId,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Taken>, SessionRefusal> {
         let Some(taking) = self.session(cx.now, id) else {
             cx.send(id, Body::Refused(SessionRefusal::OutOfPlace));
             return Ok(None);
