@@ -49,7 +49,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn back_ends_get_their_shares(weights in proptest::collection::vec(0u32..=WEIGHT_MAX, 0..8)) {
+        fn each_has_its_share(weights in proptest::collection::vec(0u32..=WEIGHT_MAX, 0..8)) {
             let order = order(&weights);
             let of = |index| order.iter().filter(|at| **at == index).count();
             let counts: Vec<usize> = (0..weights.len()).map(of).collect();
