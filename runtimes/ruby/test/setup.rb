@@ -2,6 +2,7 @@
 
 # What all tests share: waiting for a state with a deadline, and loops in threads.
 require "minitest"
+require "minitest/mock"
 require "socket"
 require "timeout"
 
