@@ -4,8 +4,12 @@
 # service, a file of a slow client) lets the others go on.
 module NeverBlock
   @log = $stderr
+  @after_request = []
 
   class << self
+    # Blocks that are called at the end of each request, in its fiber.
+    attr_reader :after_request
+
     # Where to it writes its own lines.
     attr_writer :log
 
@@ -28,3 +32,5 @@ end
 require_relative "neverblock/version"
 require_relative "neverblock/scheduler"
 require_relative "neverblock/fork"
+require_relative "neverblock/limits"
+require_relative "neverblock/refusal"

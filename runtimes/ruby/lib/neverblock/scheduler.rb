@@ -76,6 +76,9 @@ module NeverBlock
       wakeup
     end
 
+    # The same for the loop's own thread, without a turn of the selector.
+    def soon(&block) = @foreign << block
+
     # Starts a fiber at once; who starts it goes on when it first waits or ends.
     def start(**options, &block)
       fiber = Fiber.new(blocking: false, **options) { guard(&block) }

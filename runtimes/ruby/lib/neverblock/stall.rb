@@ -1,24 +1,34 @@
 # frozen_string_literal: true
 
 module NeverBlock
-  # What a loop says of itself: it counts each callback that it begins, and when it rests.
+  # What a loop says of itself: when each callback begins, and when it rests. A callback that took
+  # longer than the limit is told to who watches, unless that saw it by itself.
   class Pulse
-    attr_reader :thread, :beats
+    attr_reader :thread, :beats, :began
+    attr_accessor :limit, :late, :seen
 
     def initialize(thread)
       @thread = thread
       @beats = 0
-      @resting = true
+      @began = nil
+      @limit = Float::INFINITY
     end
 
     def beat
+      now = Timers.now
+      tell(now) if @began && now - @began > @limit
       @beats += 1
-      @resting = false
+      @began = now
     end
 
-    def rest = @resting = true
+    def rest
+      tell(Timers.now) if @began && Timers.now - @began > @limit
+      @began = nil
+    end
 
-    def resting? = @resting
+    private
+
+    def tell(now) = @seen == @beats || @late.call(now - @began)
   end
 
   # Looks from a thread of its own whether a callback holds the loop, and logs its stack. C code
@@ -26,11 +36,11 @@ module NeverBlock
   class StallDetector
     LIMIT_S = 0.25
     LOOKS_PER_LIMIT = 4
-    # How long Ruby code that computes may keep this thread waiting: a turn of each thread.
-    TURN_S = 0.2
     STACK_LINES = 12
     # A program that stalls all the time does not fill its log.
     LOG_EVERY_S = 1
+
+    attr_reader :stalls
 
     def initialize(pulse, limit: LIMIT_S, log: NeverBlock.method(:log))
       @pulse = pulse
@@ -40,47 +50,48 @@ module NeverBlock
       @stalls = 0
     end
 
-    attr_reader :stalls
-
     def start
+      @pulse.late = ->(seconds) { say_late(seconds) }
+      @pulse.limit = @limit
       @thread = Thread.new do
         Thread.current.name = "neverblock stall detector"
-        watch
+        loop { sleep(@limit / LOOKS_PER_LIMIT) && look }
       end
       self
     end
 
-    def stop = @thread&.kill
+    def stop
+      @pulse.limit = Float::INFINITY
+      @thread&.kill
+    end
 
     private
 
-    def watch
-      seen = @pulse.beats
-      since = looked = Timers.now
-      loop do
-        sleep @limit / LOOKS_PER_LIMIT
-        late = Timers.now - looked - @limit / LOOKS_PER_LIMIT
-        looked = Timers.now
-        if late > @limit + TURN_S
-          say("C code held the interpreter's lock for #{late.round(2)} s; it was near")
-        elsif @pulse.resting? || @pulse.beats != seen
-          since = looked
-          seen = @pulse.beats
-        elsif since && looked - since > @limit
-          say("one callback holds the reactor since #{(looked - since).round(2)} s, at")
-          since = nil
-        end
-        since = looked if late > @limit + TURN_S
-      end
+    def look
+      began = @pulse.began
+      beats = @pulse.beats
+      return if began.nil? || beats == @pulse.seen || (held = Timers.now - began) <= @limit
+
+      stack = @pulse.thread.backtrace || []
+      # It may have gone on while this thread looked.
+      return unless @pulse.beats == beats
+
+      @pulse.seen = beats
+      say("one callback holds the reactor since #{held.round(2)} s, at " \
+          "#{stack.first(STACK_LINES).join(" < ")}")
     end
 
-    def say(what)
+    def say_late(seconds)
+      say("one callback held the reactor for #{seconds.round(2)} s; its stack could not be seen, as " \
+          "C code kept the interpreter's lock, or the machine was busy")
+    end
+
+    def say(line)
       @stalls += 1
       return if Timers.now - @logged_at < LOG_EVERY_S
 
       @logged_at = Timers.now
-      stack = (@pulse.thread.backtrace || []).first(STACK_LINES)
-      @log.call("#{what} #{stack.join(" < ")}")
+      @log.call(line)
     end
   end
 end
