@@ -63,14 +63,14 @@ module NeverBlock
       # Reads at least this many bytes, or none if that is 0 and nothing is there: Ruby then waits
       # by itself.
       def io_read(io, buffer, length, offset = 0)
-        transfer_bytes(io, buffer, length, offset, IO::READABLE) do |left, at|
-          direct { part(buffer, at, left).read(io, left) }
+        transfer_bytes(io, buffer, length, offset, IO::READABLE) do |at|
+          direct { read_once(io, buffer, at) }
         end
       end
 
       def io_write(io, buffer, length, offset = 0)
-        transfer_bytes(io, buffer, length, offset, IO::WRITABLE) do |left, at|
-          direct { part(buffer, at, left).write(io, left) }
+        transfer_bytes(io, buffer, length, offset, IO::WRITABLE) do |at|
+          direct { write_once(io, buffer, at) }
         end
       end
 
@@ -111,7 +111,7 @@ module NeverBlock
       end
 
       # Waits for several IOs. From Ruby 3.2 it is a hook; before that IO.select is led here.
-      def io_select(readers, writers, errors, timeout = nil)
+      def io_select(readers, writers = nil, errors = nil, timeout = nil)
         deadline = timeout && Timers.now + timeout
         until (found = direct { IO.select(readers, writers, errors, 0) })
           left = deadline && deadline - Timers.now
@@ -198,7 +198,7 @@ module NeverBlock
         unblock_io(io)
         total = 0
         loop do
-          moved = yield buffer.size - offset - total, offset + total
+          moved = yield offset + total
           total += moved if moved.positive?
           if moved == AGAIN && total < length
             io_wait(io, events)
@@ -210,7 +210,19 @@ module NeverBlock
         end
       end
 
-      def part(buffer, at, length) = at.zero? ? buffer : buffer.slice(at, length)
+      # One call of the system for what is left of the buffer. From Ruby 3.2 a length means "until
+      # there is that much", and 0 "once".
+      if RUBY_VERSION < "3.2"
+        def read_once(io, buffer, at) = rest(buffer, at).then { |left| left.read(io, left.size) }
+
+        def write_once(io, buffer, at) = rest(buffer, at).then { |left| left.write(io, left.size) }
+
+        def rest(buffer, at) = at.zero? ? buffer : buffer.slice(at, buffer.size - at)
+      else
+        def read_once(io, buffer, at) = buffer.read(io, 0, at)
+
+        def write_once(io, buffer, at) = buffer.write(io, 0, at)
+      end
 
       def unblock_io(io)
         io.nonblock = true unless io.fileno <= SHARED_FILENO_MAX || io.nonblock?
