@@ -18,8 +18,8 @@ module Serving
     @port = socket.local_address.ip_port
     yield
   ensure
-    server.stop
-    flunk "the server did not stop:\n#{thread.backtrace.join("\n")}" unless thread.join(10)
+    server&.stop
+    flunk "the server did not stop:\n#{thread.backtrace.join("\n")}" unless thread.nil? || thread.join(10)
   end
 
   def connect = TCPSocket.new("127.0.0.1", @port)

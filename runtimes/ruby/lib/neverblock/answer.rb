@@ -21,7 +21,7 @@ module NeverBlock
     def initialize(connection, env, keep_alive:)
       @connection = connection
       @head_only = env["REQUEST_METHOD"] == "HEAD"
-      @modern = env["HTTP_VERSION"] == "HTTP/1.1"
+      @modern = env["SERVER_PROTOCOL"] == "HTTP/1.1"
       @keep_alive = keep_alive
       @begun = false
       @hijack = nil

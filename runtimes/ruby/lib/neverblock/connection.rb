@@ -86,7 +86,7 @@ module NeverBlock
     def input(raw: false)
       return @env["rack.input"] unless raw && @env["rack.input"].equal?(NoInput)
 
-      @raw_input ||= Input.new(rewindable: false) { receive }
+      @raw_input ||= Input.new { receive }
     end
 
     # Returns whether no request can follow, as the server ends or a body is left that nobody reads.
@@ -134,7 +134,7 @@ module NeverBlock
     # Returns whether the client waits before it sends a body.
     def expect
       expected = @env["HTTP_EXPECT"] or return false
-      return false if @env["HTTP_VERSION"] == "HTTP/1.0"
+      return false if @env["SERVER_PROTOCOL"] == "HTTP/1.0"
       raise Refusal.new(417, "only 100-continue can be expected") unless
         expected.casecmp?("100-continue")
 
@@ -161,8 +161,8 @@ module NeverBlock
 
     def dispatch_streaming(length, expected)
       @continue = expected
-      input = Input.new(rewindable: @server.rewindable?,
-                        &(length == :chunked ? chunked_source : length_source(length)))
+      source = length == :chunked ? chunked_source : length_source(length)
+      input = Server::INPUT.new(&source)
       @streamed = input
       dispatch(input)
     end

@@ -51,7 +51,7 @@ module NeverBlock
 
     def keep_alive?(env)
       connection = env["HTTP_CONNECTION"]
-      if env["HTTP_VERSION"] == "HTTP/1.1"
+      if env["SERVER_PROTOCOL"] == "HTTP/1.1"
         connection.nil? || !connection.match?(/(?:\A|,)\s*close\s*(?:,|\z)/i)
       else
         !connection.nil? && connection.match?(/(?:\A|,)\s*keep-alive\s*(?:,|\z)/i)
@@ -69,11 +69,11 @@ module NeverBlock
     end
 
     def finish(env, head)
-      version = env["HTTP_VERSION"]
+      # Puma 6 has it under the name of CGI, before that it had one of its own.
+      version = env["SERVER_PROTOCOL"] ||= env["HTTP_VERSION"]
       raise Refusal.new(505, "HTTP/1.1 is spoken here") unless VERSIONS.include?(version)
       raise Refusal.new(431, "there are too many fields") if head.count("\n") - 2 > Limits::FIELDS_MAX
 
-      env["SERVER_PROTOCOL"] = version
       drop_ambiguous(env) if head.include?(",")
       direct(env)
       frame(env, version)
@@ -116,7 +116,7 @@ module NeverBlock
     def name(env)
       host = env["HTTP_HOST"]
       if host.nil?
-        raise Refusal.new(400, "there is no Host") if env["HTTP_VERSION"] == "HTTP/1.1"
+        raise Refusal.new(400, "there is no Host") if env["SERVER_PROTOCOL"] == "HTTP/1.1"
 
         return
       end

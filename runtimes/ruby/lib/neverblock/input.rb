@@ -21,15 +21,12 @@ module NeverBlock
     end
   end
 
-  # The body of a request while it comes in. Reading waits for the client, in the fiber. With Rack 2,
-  # whose applications may rewind it, it keeps what was read.
+  # The body of a request while it comes in. Reading waits for the client, in the fiber.
   class Input
     # The block returns the next part of the body, or nil at its end.
-    def initialize(rewindable:, &source)
+    def initialize(&source)
       @source = source
       @buffer = String.new
-      @kept = rewindable ? String.new : nil
-      @replayed = nil
       @ended = false
     end
 
@@ -64,23 +61,13 @@ module NeverBlock
       @buffer.slice!(0, length)
     end
 
-    def rewind
-      raise Errno::ESPIPE, "this body cannot be rewound" unless @kept
-
-      @buffer.clear
-      @replayed = 0
-    end
-
-    def close
-      @kept.close! if @kept.is_a?(Tempfile)
-      @kept = nil
-    end
+    def close = nil
 
     private
 
     # Returns whether there was more.
     def fill
-      part = replay || fetch
+      part = fetch
       return false unless part
 
       @buffer << part
@@ -92,8 +79,32 @@ module NeverBlock
 
       part = @source.call
       @ended = part.nil?
-      keep(part) if part && @kept
       part
+    end
+  end
+
+  # The applications of Rack 2 may rewind a body: what was read is kept.
+  class RewindableInput < Input
+    def initialize(&source)
+      super
+      @kept = String.new
+      @replayed = nil
+    end
+
+    def rewind
+      @buffer.clear
+      @replayed = 0
+    end
+
+    def close
+      @kept.close! if @kept.is_a?(Tempfile)
+      @kept = String.new
+    end
+
+    private
+
+    def fetch
+      replay || super.tap { |part| keep(part) if part }
     end
 
     def keep(part)

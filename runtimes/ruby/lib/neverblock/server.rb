@@ -9,7 +9,9 @@ require_relative "listener"
 module NeverBlock
   # Serves one application in one thread: the connections, and what they share.
   class Server
-    REWINDABLE = Gem::Version.new(Rack.release) < Gem::Version.new("3")
+    INPUT = Gem::Version.new(Rack.release) < Gem::Version.new("3") ? RewindableInput : Input
+    # The version of the interface, which Rack 3 no longer has.
+    RACK_VERSION = [1, 3].freeze
 
     attr_reader :app, :scheduler, :gate, :date_field
 
@@ -60,8 +62,6 @@ module NeverBlock
       NeverBlock.after_request.each(&:call)
     end
 
-    def rewindable? = REWINDABLE
-
     def new_environment = @template.dup
 
     def add(socket)
@@ -90,7 +90,7 @@ module NeverBlock
     private
 
     def template(multiprocess)
-      { "rack.version" => Rack::VERSION, "rack.url_scheme" => "http", "rack.errors" => $stderr,
+      { "rack.version" => RACK_VERSION, "rack.url_scheme" => "http", "rack.errors" => $stderr,
         "rack.multithread" => true, "rack.multiprocess" => multiprocess, "rack.run_once" => false,
         "rack.hijack?" => true, "SCRIPT_NAME" => "", "SERVER_NAME" => "localhost",
         "SERVER_PORT" => @listeners.filter_map(&:port).first&.to_s || "80",

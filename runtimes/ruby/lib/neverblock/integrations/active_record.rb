@@ -59,9 +59,4 @@ unless defined?(ActiveSupport::IsolatedExecutionState)
 end
 
 # A fiber ends with its request, and gives back what the application did not.
-NeverBlock.after_request <<
-  if ActiveRecord.version < Gem::Version.new("7.1")
-    -> { ActiveRecord::Base.clear_active_connections! }
-  else
-    -> { ActiveRecord::Base.connection_handler.clear_active_connections!(:all) }
-  end
+NeverBlock.after_request << NeverBlock::Integrations.method(:release_connections)
