@@ -1,23 +1,24 @@
 # frozen_string_literal: true
 
-# Runs the test files and prints one line for those that failed, and the sum.
+# Runs the test files, and reports as Rust's tests do, which `./test` adds up.
 require_relative "setup"
 
 class Sum < Minitest::StatisticsReporter
-  SLOW_S = 2
-
   def record(result)
     super
-    io.puts "#{result.failure ? "FAILED" : "ok"} #{result.location} <#{result.time.round(2)} s>" if
-      result.failure || result.time > SLOW_S
-    io.puts result.failures.map(&:message), result.failures.first.backtrace.first(12) if
-      result.failure
+    failure = result.failures.first
+    io.puts result.failures.map(&:message), failure.backtrace.first(12) if failure
+    name = result.location[/[\w:]+#\w+/].sub("#", "::")
+    io.puts "test #{name} ... #{failure ? "FAILED" : "ok"} <#{result.time.round(3)}s>"
   end
 
   def report
     super
     failed = failures + errors + skips
-    io.puts "in #{total_time.round(1)} s", "#{count - failed} passed, #{failed} failed"
+    passed = count - failed
+    io.puts "test result: #{failed.zero? ? "ok" : "FAILED"}. #{passed} passed; #{failed} failed; " \
+            "0 ignored; finished in #{total_time.round(1)}s"
+    io.puts "#{passed} passed, #{failed} failed"
   end
 end
 
