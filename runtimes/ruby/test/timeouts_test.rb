@@ -43,6 +43,17 @@ class TimeoutsTest < Case
     end
   end
 
+  def test_a_process_that_was_given_up_can_be_waited_for_again
+    in_fibers do
+      pid = spawn("exec sleep 5")
+      assert_raises(Timeout::Error) { Timeout.timeout(0.02) { Process.wait(pid) } }
+      assert_nil Process.wait(pid, Process::WNOHANG)
+      Process.kill(:TERM, pid)
+      assert_equal pid, Process.wait(pid)
+      assert $?.signaled?
+    end
+  end
+
   def test_what_ended_in_time_is_never_hit_later
     in_fibers do
       50.times { assert_equal :done, Timeout.timeout(0.005) { :done } }
@@ -181,6 +192,24 @@ class TimeoutsTest < Case
     line = Timeout.timeout(1) { lines.pop }
     assert_includes line, "one callback holds the reactor"
     assert_includes line, "busy_on_purpose"
+  end
+
+  def test_a_callback_whose_stack_nobody_saw_is_reported_afterwards
+    late = []
+    pulse = NeverBlock::Pulse.new(Thread.current)
+    pulse.limit = 0.01
+    pulse.late = late.method(:<<)
+    pulse.beat
+    sleep 0.02
+    pulse.beat
+    assert_equal 1, late.size
+    pulse.rest
+    sleep 0.02
+    pulse.beat
+    pulse.seen = pulse.beats
+    sleep 0.02
+    pulse.rest
+    assert_equal 1, late.size, "neither resting nor what was reported already counts"
   end
 
   def busy_on_purpose = 1000.times { Math.sqrt(2) }

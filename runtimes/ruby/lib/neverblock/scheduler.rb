@@ -26,6 +26,7 @@ module NeverBlock
       @selector = NIO::Selector.new
       @watches = {}.compare_by_identity
       @parked = {}.compare_by_identity
+      @processes = {}
       @ready = []
       @resuming = []
       # What other threads ask for; pushing to an array is atomic.

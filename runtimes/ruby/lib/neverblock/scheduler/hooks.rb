@@ -84,10 +84,19 @@ module NeverBlock
         false
       end
 
+      # A thread waits for the process. One that was left by a time-out still gets its status, which
+      # who asks again is given.
       def process_wait(pid, flags)
-        return direct { Process::Status.wait(pid, flags) } if flags.anybits?(Process::WNOHANG)
+        thread = @processes[pid]
+        now = flags.anybits?(Process::WNOHANG)
+        return direct { Process::Status.wait(pid, flags) } if now && thread.nil?
+        return if now && thread.alive?
 
-        Thread.new { Process::Status.wait(pid, flags) }.value
+        thread ||= Thread.new { Process::Status.wait(pid, flags) }
+        @processes[pid] = thread if pid.positive?
+        status = thread.value
+        @processes.delete(pid)
+        status
       end
 
       # Raises in this fiber alone, and only while it is inside the block.
