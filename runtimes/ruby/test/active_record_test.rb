@@ -30,9 +30,13 @@ class ActiveRecordTest < Case
   def teardown = ActiveRecord::Base.remove_connection
 
   def connect_with(**options)
-    ActiveRecord::Base.establish_connection(adapter: "postgresql", host: Postgres.directory, username: "postgres",
-                                            database: "postgres", reaping_frequency: nil, **options)
+    ActiveRecord::Base.establish_connection(
+      adapter: "postgresql", host: Postgres.directory, username: "postgres", database: "postgres",
+      reaping_frequency: nil, **options
+    )
   end
+
+  def select(sql) = ActiveRecord::Base.connection.select_value(sql)
 
   def pool = ActiveRecord::Base.connection_pool
 
@@ -51,21 +55,21 @@ class ActiveRecordTest < Case
     end
   end
 
-  def backend = ActiveRecord::Base.connection.select_value("SELECT pg_backend_pid()")
+  def backend = select("SELECT pg_backend_pid()")
 
   def test_each_fiber_has_a_connection_of_its_own_and_keeps_it
     seen = {}
     each_in_fiber(POOL) do |n|
       seen[n] = [backend]
       sleep 0.005 until seen.size == POOL
-      seen[n] << ActiveRecord::Base.connection.select_value("SELECT pg_backend_pid(), pg_sleep(0.05)")
+      seen[n] << select("SELECT pg_backend_pid(), pg_sleep(0.05)")
     end
     seen.each_value { |first, second| assert_equal first, second }
     assert_equal POOL, seen.values.map(&:first).uniq.size
   end
 
   def test_queries_wait_side_by_side
-    spent = timed { each_in_fiber(POOL) { ActiveRecord::Base.connection.execute("SELECT pg_sleep(0.3)") } }
+    spent = timed { each_in_fiber(POOL) { select("SELECT pg_sleep(0.3)") } }
     assert_in_delta 0.3, spent, 0.5
   end
 
@@ -170,7 +174,9 @@ class ActiveRecordTest < Case
     ended = []
     wrapper.to_complete { ended << Fiber.current }
     in_fibers do
-      3.times { |n| Fiber.schedule { wrapper.run!(reset: true).then { |run| sleep(0.01 * n) && run.complete! } } }
+      3.times do |n|
+        Fiber.schedule { wrapper.run!(reset: true).then { |run| sleep(0.01 * n) && run.complete! } }
+      end
       sleep 0.005
       assert_equal 1, ended.size
     end
@@ -186,10 +192,11 @@ class ActiveRecordTest < Case
   # The figure: one process, one thread, 200 requests that each wait half a second in the database.
   def test_two_hundred_slow_queries_are_served_at_once
     connect_with(pool: 200)
-    app = ->(_) { [200, {}, [ActiveRecord::Base.connection.select_value("SELECT pg_sleep(0.5)").to_s]] }
+    app = ->(_) { [200, {}, [select("SELECT pg_sleep(0.5)").to_s]] }
     serving(app) do
       cold, warm = Array.new(2) { timed { ask_at_once(200) } }
-      puts "200 requests of pg_sleep(0.5): #{cold.round(2)} s, with open connections #{warm.round(2)} s"
+      puts "200 requests of pg_sleep(0.5): #{cold.round(2)} s, " \
+           "with open connections #{warm.round(2)} s"
       assert_operator warm, :<, 0.5 + 0.8
     end
     assert_equal 0, pool.stat[:busy]

@@ -16,6 +16,8 @@ module Postgres
 
     private
 
+    def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+
     def programs
       Dir["/usr/lib/postgresql/*/bin"].max_by { |path| path[/\d+/].to_i } ||
         raise("PostgreSQL is not installed")
@@ -46,9 +48,9 @@ module Postgres
     end
 
     def wait_until_ready
-      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + START_TIME_MAX_S
+      deadline = now + START_TIME_MAX_S
       until system("#{programs}/pg_isready", "-q", "-h", @root)
-        raise File.read("#{@root}/log") if Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+        raise File.read("#{@root}/log") if now > deadline
 
         sleep 0.05
       end

@@ -31,7 +31,8 @@ class RailsTest < Case
         def show
           I18n.locale = params[:locale] || :en
           Time.use_zone(params[:zone] || "UTC") do
-            value = ActiveRecord::Base.connection.select_value("SELECT pg_sleep(\#{params[:wait].to_f}), 7")
+            wait = params[:wait].to_f
+            ActiveRecord::Base.connection.select_value("SELECT pg_sleep(\#{wait}), 7")
             render plain: [I18n.locale, Time.zone.name, Process.pid].join(" ")
           end
         end
@@ -57,8 +58,8 @@ class RailsTest < Case
   def test_rails_server_serves_slow_queries_side_by_side_and_keeps_requests_apart
     ENV["POSTGRES"] = Postgres.directory
     port = free_port
-    command = ["ruby", "-W0", "bin/rails", "server", "-u", "neverblock", "-b", "127.0.0.1", "-p", port.to_s]
-    started(*command, files: FILES, port: port) do
+    command = %w[ruby -W0 bin/rails server -u neverblock -b 127.0.0.1 -p]
+    started(*command, port.to_s, files: FILES, port: port) do
       eventually("serving", within: 25) { answer }
       ask_at_once(0)
       spent = timed { ask_at_once(0.5) }
@@ -71,7 +72,8 @@ class RailsTest < Case
     zones = %w[UTC Tokyo Paris]
     sockets = Array.new(POOL) do |n|
       fields = "Host: localhost\r\nConnection: close\r\n\r\n"
-      connect.tap { |socket| socket.write("GET /?wait=#{wait}&zone=#{zones[n % 3]} HTTP/1.1\r\n#{fields}") }
+      line = "GET /?wait=#{wait}&zone=#{zones[n % 3]} HTTP/1.1\r\n"
+      connect.tap { |socket| socket.write(line, fields) }
     end
     sockets.each_with_index do |socket, n|
       assert_equal [200, "en #{zones[n % 3]} #{@pid}"], parse(read_to_end(socket)).values_at(0, 2)

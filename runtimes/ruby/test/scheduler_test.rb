@@ -83,7 +83,9 @@ class SchedulerTest < Case
   def test_sockets_accept_connect_and_answer
     got = in_fibers do
       server = TCPServer.new("127.0.0.1", 0)
-      Fiber.schedule { 2.times { server.accept.then { |io| io.write(io.gets.upcase) && io.close } } }
+      Fiber.schedule do
+        2.times { server.accept.then { |io| io.write(io.gets.upcase) && io.close } }
+      end
       Array.new(2) do |n|
         TCPSocket.open("127.0.0.1", server.addr[1]) { |io| io.puts("line #{n}") || io.read }
       end
@@ -195,8 +197,10 @@ class SchedulerTest < Case
       assert_operator spent, :<, 1.8
       assert_equal "out\n", `echo out; exit 3`
       assert_equal 3, $?.exitstatus
-      assert_equal "through\n", IO.popen("cat", "r+") { |io| io.puts("through") || io.close_write || io.read }
-      assert_equal ["OUT", true], Open3.capture2("tr a-z A-Z", stdin_data: "out").then { |o, s| [o, s.success?] }
+      through = IO.popen("cat", "r+") { |io| io.puts("through") || io.close_write || io.read }
+      assert_equal "through\n", through
+      out, status = Open3.capture2("tr a-z A-Z", stdin_data: "out")
+      assert_equal ["OUT", true], [out, status.success?]
       pid = fork { exit!(4) }
       assert_equal 4, Process.wait2(pid).last.exitstatus
     end
@@ -310,7 +314,9 @@ class SchedulerTest < Case
   def test_a_mutex_is_handed_between_threads_and_fibers
     lock = Thread::Mutex.new
     count = 0
-    bump = -> { 50.times { lock.synchronize { count.then { |n| sleep(0.0001) && count = n + 1 } } } }
+    bump = lambda do
+      50.times { lock.synchronize { count.then { |n| sleep(0.0001) && count = n + 1 } } }
+    end
     threads = Array.new(2) { Thread.new(&bump) }
     in_fibers { 3.times { Fiber.schedule(&bump) } }
     threads.each(&:join)

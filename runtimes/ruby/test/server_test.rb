@@ -76,7 +76,8 @@ class ServerTest < Case
   end
 
   def test_bodies_that_are_enumerated_come_in_chunks_as_they_are_made
-    serving(->(_) { [200, {}, Enumerator.new { |y| 3.times { |n| y << "part #{n} " && sleep(0.05) } }] }) do
+    body = Enumerator.new { |y| 3.times { |n| y << "part #{n} " && sleep(0.05) } }
+    serving(->(_) { [200, {}, body] }) do
       socket = connect
       socket.write("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
       first = socket.readpartial(999)
@@ -86,7 +87,8 @@ class ServerTest < Case
   end
 
   def test_a_body_may_be_a_block_that_writes
-    serving(->(_) { [200, {}, ->(stream) { stream << "one " && stream.write("two") && stream.close }] }) do
+    body = ->(stream) { stream << "one " && stream.write("two") && stream.close }
+    serving(->(_) { [200, {}, body] }) do
       status, fields, body = parse(get)
       assert_equal [200, "chunked", "one two"], [status, fields["transfer-encoding"], body]
     end
@@ -94,7 +96,13 @@ class ServerTest < Case
 
   def test_a_block_may_read_the_request_while_it_answers
     app = lambda do |env|
-      [200, {}, ->(out) { (part = env["rack.input"].gets) ? out << part.upcase : break while part != "end\n" }]
+      shout = lambda do |out|
+        while (part = env["rack.input"].gets)
+          out << part.upcase
+          break if part == "end\n"
+        end
+      end
+      [200, {}, shout]
     end
     serving(app) do
       socket = connect
@@ -112,7 +120,8 @@ class ServerTest < Case
        ->(stream) { stream << stream.gets.upcase && stream.close }]
     end
     serving(app) do
-      answer = exchange("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello\n")
+      fields = "Host: a\r\nUpgrade: echo\r\nConnection: Upgrade\r\n"
+      answer = exchange("GET / HTTP/1.1\r\n#{fields}\r\nhello\n")
       assert_match(/\AHTTP\/1.1 101 .*Connection: Upgrade\r\n.*\r\n\r\nHELLO\n\z/m, answer)
     end
   end
@@ -129,7 +138,8 @@ class ServerTest < Case
       assert answer.end_with?("\r\n\r\nmine: rest\n"), answer
       eventually("forgotten") { @server.connections.zero? }
     end
-    partial = ->(_) { [200, { "X-A" => "b", "rack.hijack" => ->(io) { io.write("taken") && io.close } }, []] }
+    take = ->(io) { io.write("taken") && io.close }
+    partial = ->(_) { [200, { "X-A" => "b", "rack.hijack" => take }, []] }
     serving(partial) do
       status, fields, body = parse(get)
       assert_equal [200, "b", "taken"], [status, fields["x-a"], body]
@@ -148,7 +158,8 @@ class ServerTest < Case
 
   def test_a_body_that_is_expected_is_asked_for_when_it_is_read
     serving(ECHO) do
-      [["Content-Length: 3", "abc"], ["Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n"]].each do |field, body|
+      { "Content-Length: 3" => "abc",
+        "Transfer-Encoding: chunked" => "3\r\nabc\r\n0\r\n\r\n" }.each do |field, body|
         socket = connect
         socket.write("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n#{field}\r\n\r\n")
         assert_equal "HTTP/1.1 100 Continue\r\n\r\n", socket.gets("\r\n\r\n")
@@ -179,7 +190,8 @@ class ServerTest < Case
       assert_equal [200, "body"], read_answer(socket)
     end
     serving(->(_) { [200, { "Content-Length" => "4" }, []] }) do
-      assert_equal "4", parse(request("HEAD", "/", { "Host" => "a", "Connection" => "close" }))[1]["content-length"]
+      answer = request("HEAD", "/", { "Host" => "a", "Connection" => "close" })
+      assert_equal "4", parse(answer)[1]["content-length"]
     end
   end
 
@@ -197,9 +209,12 @@ class ServerTest < Case
       end
       assert_includes log, "Unsound", what
     end
-    serving(->(_) { [200, { "Set-Cookie" => "a=1\nb=2", "X" => %w[c d], "status" => "1" }, ["x"]] }) do
+    several = { "Set-Cookie" => "a=1\nb=2", "X" => %w[c d], "status" => "1" }
+    serving(->(_) { [200, several, ["x"]] }) do
       answer = get
-      ["Set-Cookie: a=1\r\n", "Set-Cookie: b=2\r\n", "X: c\r\n", "X: d\r\n"].each { |line| assert_includes answer, line }
+      ["Set-Cookie: a=1", "Set-Cookie: b=2", "X: c", "X: d"].each do |line|
+        assert_includes answer, "#{line}\r\n"
+      end
       refute_includes answer, "status"
     end
   end
@@ -229,7 +244,10 @@ class ServerTest < Case
 
   def test_the_body_is_closed_and_the_end_is_told
     closed = Thread::Queue.new
-    body = Class.new { define_method(:each) { |&b| b.call("x") } ; define_method(:close) { closed << :body } }
+    body = Class.new do
+      define_method(:each) { |&block| block.call("x") }
+      define_method(:close) { closed << :body }
+    end
     app = lambda do |env|
       env["rack.response_finished"] = [->(*arguments) { closed << arguments[1] }]
       [200, {}, body.new]
@@ -286,10 +304,12 @@ class ServerTest < Case
   def test_large_bodies_in_and_out
     text = Random.new(1).bytes(3_000_000)
     serving(->(env) { [200, {}, [env["rack.input"].read]] }) do
-      chunks = text.scan(/.{1,70000}/mn).map { |part| "#{part.bytesize.to_s(16)}\r\n#{part}\r\n" }.join
+      parts = text.scan(/.{1,70000}/mn)
+      chunks = parts.map { |part| "#{part.bytesize.to_s(16)}\r\n#{part}\r\n" }.join
       fields = { "Host" => "a", "Connection" => "close" }
       one = request("PUT", "/", fields.merge("Content-Length" => text.bytesize), text)
-      two = request("PUT", "/", fields.merge("Transfer-Encoding" => "chunked"), "#{chunks}0\r\n\r\n")
+      chunked = fields.merge("Transfer-Encoding" => "chunked")
+      two = request("PUT", "/", chunked, "#{chunks}0\r\n\r\n")
       assert_equal [text, text], [one, two].map { |answer| answer.split("\r\n\r\n", 2).last }
     end
   end
@@ -297,10 +317,12 @@ class ServerTest < Case
   def test_input_may_be_read_in_parts
     serving(lambda { |env|
       input = env["rack.input"]
-      [200, {}, [[input.read(5), input.gets&.size, input.read(0), input.read.size, input.read(1), input.read].inspect]]
+      got = [input.read(5), input.gets&.size, input.read(0), input.read.size]
+      [200, {}, [[*got, input.read(1), input.read].inspect]]
     }) do
       body = "0123456789\n" * 50_000
-      answer = request("POST", "/", { "Host" => "a", "Connection" => "close", "Content-Length" => body.bytesize }, body)
+      fields = { "Host" => "a", "Connection" => "close", "Content-Length" => body.bytesize }
+      answer = request("POST", "/", fields, body)
       assert_equal ["01234", 6, "", 549_989, nil, ""].inspect, parse(answer).last
       empty = request("POST", "/", { "Host" => "a", "Connection" => "close" })
       assert_equal [nil, nil, "", 0, nil, ""].inspect, parse(empty).last
@@ -332,8 +354,9 @@ class ServerTest < Case
       get("/a%20b?c=d&e", "Host" => "example.org:81", "X-One" => "1", "X_One" => "2",
                           "Content-Type" => "text/x")
       assert_equal ["/a%20b", "c=d&e", "example.org", "81", "", "127.0.0.1", "http", "1", "text/x"],
-                   seen.values_at("PATH_INFO", "QUERY_STRING", "SERVER_NAME", "SERVER_PORT", "SCRIPT_NAME",
-                                  "REMOTE_ADDR", "rack.url_scheme", "HTTP_X_ONE", "CONTENT_TYPE")
+                   seen.values_at("PATH_INFO", "QUERY_STRING", "SERVER_NAME", "SERVER_PORT",
+                                  "SCRIPT_NAME", "REMOTE_ADDR", "rack.url_scheme", "HTTP_X_ONE",
+                                  "CONTENT_TYPE")
       exchange("GET http://other:82/p?q HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n")
       assert_equal ["/p", "q", "other:82", "82"],
                    seen.values_at("PATH_INFO", "QUERY_STRING", "HTTP_HOST", "SERVER_PORT")
@@ -349,12 +372,15 @@ class ServerTest < Case
     end
     log = logged do
       serving(Rack::Lint.new(app)) do
-        fields = { "Host" => "localhost:1", "Connection" => "close", "Content-Type" => "text/plain" }
+        fields = { "Host" => "localhost:1", "Connection" => "close",
+                   "Content-Type" => "text/plain" }
         [["GET", "/?a=b", {}, ""], ["POST", "/", { "Content-Length" => 3 }, "abc"],
          ["POST", "/", { "Transfer-Encoding" => "chunked" }, "3\r\nabc\r\n0\r\n\r\n"],
          ["PUT", "/", { "Content-Length" => 100_000 }, "x" * 100_000],
-         ["DELETE", "/a/b", { "Host" => "[::1]:80" }, ""], ["OPTIONS", "*", {}, ""]].each do |method, path, more, body|
-          assert_equal 200, parse(request(method, path, fields.merge(more), body))[0], "#{method} #{path}"
+         ["DELETE", "/a/b", { "Host" => "[::1]:80" }, ""],
+         ["OPTIONS", "*", {}, ""]].each do |method, path, more, body|
+          answer = request(method, path, fields.merge(more), body)
+          assert_equal 200, parse(answer)[0], "#{method} #{path}"
         end
         assert_equal 204, parse(get("/none"))[0]
         assert_equal 200, parse(exchange("GET / HTTP/1.0\r\n\r\n"))[0]

@@ -19,7 +19,9 @@ module Serving
     yield
   ensure
     server&.stop
-    flunk "the server did not stop:\n#{thread.backtrace.join("\n")}" unless thread.nil? || thread.join(10)
+    unless thread.nil? || thread.join(10)
+      flunk "the server did not stop:\n#{thread.backtrace.join("\n")}"
+    end
   end
 
   def connect = TCPSocket.new("127.0.0.1", @port)

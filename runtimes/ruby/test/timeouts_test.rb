@@ -133,7 +133,8 @@ class TimeoutsTest < Case
       # Both are due at once where they lie close, or where the machine paused.
       next if (limit - needed).abs < 0.05 || spent - [limit, needed].min > 0.05
 
-      assert_equal limit < needed ? :timed_out : :done, kind, "seed #{seed}, fiber #{plans[n]}, #{spent}"
+      expected = limit < needed ? :timed_out : :done
+      assert_equal expected, kind, "seed #{seed}, fiber #{plans[n]}, #{spent}"
     end
   end
 

@@ -94,9 +94,9 @@ module NeverBlock
 
     def length_of(value)
       text = value.to_s
-      raise Unsound, "the Content-Length is malformed: #{text.inspect}" unless text.match?(/\A\d+\z/)
+      return text.to_i if text.match?(/\A\d+\z/)
 
-      text.to_i
+      raise Unsound, "the Content-Length is malformed: #{text.inspect}"
     end
 
     # Returns whether the server says it itself.

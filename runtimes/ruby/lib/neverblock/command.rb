@@ -48,7 +48,8 @@ module NeverBlock
         on.on("-b", "--bind ADDRESS", "tcp://HOST:PORT or unix://PATH, several times") do |address|
           options.addresses << address
         end
-        on.on("-p", "--port PORT", Integer, "on every address (default: $PORT or #{PORT})") do |port|
+        on.on("-p", "--port PORT", Integer,
+              "on every address (default: $PORT or #{PORT})") do |port|
           options.port = port
         end
         on.on("-w", "--workers COUNT", Integer, "processes, one per core (default: 1)") do |count|

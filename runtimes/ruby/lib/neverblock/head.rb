@@ -72,7 +72,8 @@ module NeverBlock
       # Puma 6 has it under the name of CGI, before that it had one of its own.
       version = env["SERVER_PROTOCOL"] ||= env["HTTP_VERSION"]
       raise Refusal.new(505, "HTTP/1.1 is spoken here") unless VERSIONS.include?(version)
-      raise Refusal.new(431, "there are too many fields") if head.count("\n") - 2 > Limits::FIELDS_MAX
+      fields = head.count("\n") - 2
+      raise Refusal.new(431, "there are too many fields") if fields > Limits::FIELDS_MAX
 
       drop_ambiguous(env) if head.include?(",")
       direct(env)

@@ -82,8 +82,8 @@ module NeverBlock
     end
 
     def say_late(seconds)
-      say("one callback held the reactor for #{seconds.round(2)} s; its stack could not be seen, as " \
-          "C code kept the interpreter's lock, or the machine was busy")
+      say("one callback held the reactor for #{seconds.round(2)} s; its stack could not be seen, " \
+          "as C code kept the interpreter's lock, or the machine was busy")
     end
 
     def say(line)

@@ -63,11 +63,15 @@ module NeverBlock
         @ready ||= ready?(worker)
         worker[:pipe].close
         @failed = true unless @ready
-        NeverBlock.log("worker #{worker[:number]} (#{pid}) ended: #{status.inspect}") unless @stopping
+        log_end(worker[:number], status) unless @stopping
         restart(worker) if @ready && !@stopping
       end
     rescue Errno::ECHILD
       nil
+    end
+
+    def log_end(number, status)
+      NeverBlock.log("worker #{number} ended: #{status.inspect}")
     end
 
     # A worker that dies at once is not restarted in a circle.
