@@ -108,6 +108,17 @@ class CommandTest < Case
     end
   end
 
+  def test_a_sinatra_program_starts_it_by_name
+    port = free_port
+    program = "require 'sinatra'\nget('/') { Fiber.scheduler.class.name }\n"
+    started("ruby", "-W0", "hi.rb", "-s", "neverblock", "-o", "127.0.0.1", "-p", port.to_s,
+            files: { "hi.rb" => program }, port: port) do |log|
+      status, _, body = eventually("serving") { answer }
+      assert_equal [200, "NeverBlock::Scheduler"], [status, body]
+      assert stop(:TERM).success?, File.read(log)
+    end
+  end
+
   def test_sinatra_serves_side_by_side
     program = <<~RUBY
       require "sinatra/base"

@@ -103,23 +103,30 @@ module NeverBlock
       1
     end
 
+    # Ends `run`, as a signal does; what started it by its handler may call it at any time.
+    def stop = (@workers || @server)&.stop
+
     private
 
     def work(sockets)
-      Workers.new(@options.workers, @options.stop_time_max) { |ready| serve(sockets, ready) }.run
+      @workers = Workers.new(@options.workers, @options.stop_time_max) do |ready|
+        @workers = nil
+        serve(sockets, ready)
+      end
+      @workers.run
     end
 
     # Loads the application before a client can connect: a broken one never looks ready.
     def serve(sockets, ready = nil)
       app = @app || load_app
       limit = @options.stall_limit
-      server = Server.new(app, sockets, fibers_max: @options.fibers_max,
-                                        stop_time_max: @options.stop_time_max,
-                                        stall_limit: limit.zero? ? nil : limit,
-                                        multiprocess: @options.workers > 1)
+      @server = Server.new(app, sockets, fibers_max: @options.fibers_max,
+                                         stop_time_max: @options.stop_time_max,
+                                         stall_limit: limit.zero? ? nil : limit,
+                                         multiprocess: @options.workers > 1)
       Integrations.install
-      stop_by_signals(server)
-      server.run { ready ? ready.call : yield }
+      stop_by_signals(@server)
+      @server.run { ready ? ready.call : yield }
     end
 
     def load_app

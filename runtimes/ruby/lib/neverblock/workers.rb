@@ -21,7 +21,7 @@ module NeverBlock
 
     # Returns the status of the process.
     def run
-      %w[TERM INT].each { |signal| trap(signal) { @stopping = true } }
+      %w[TERM INT].each { |signal| trap(signal) { stop } }
       @count.times { |number| start(number) }
       until @stopping
         reap
@@ -30,9 +30,11 @@ module NeverBlock
         look_for_ready
         sleep LOOK_EVERY_S
       end
-      stop
+      end_all
       0
     end
+
+    def stop = @stopping = true
 
     private
 
@@ -84,11 +86,11 @@ module NeverBlock
     def give_up
       NeverBlock.log("the application does not start")
       @stopping = true
-      stop
+      end_all
       1
     end
 
-    def stop
+    def end_all
       signal(:TERM)
       deadline = Timers.now + @stop_time_max + STOP_GRACE_S
       until @pids.empty? || Timers.now > deadline
