@@ -332,6 +332,10 @@ fn apply_manifest(tree: &SourceTree, recipe: &mut Recipe, manifest: &Manifest) {
     recipe.cron.extend(manifest.cron.iter().cloned());
     recipe.ports.clone_from(&manifest.ports);
     recipe.notes.extend(manifest.notes.iter().cloned());
+    let ruby = ["rails", "rack"].contains(&recipe.framework.as_str());
+    if manifest.server.is_some() && !ruby {
+        recipe.notes.push(format!("{file}: server was ignored: it is for rails and rack"));
+    }
 }
 
 fn is_bare(path: &str) -> bool {

@@ -151,20 +151,36 @@ pub fn concurrency_of(tree: &SourceTree, command: &str) -> Option<u32> {
     if names("gunicorn") {
         return gunicorn_concurrency(&words);
     }
+    if names("neverblock") {
+        return neverblock_concurrency(&words);
+    }
     let script = words.iter().find(|word| word.ends_with(".py"))?;
     python_code::script_concurrency(tree, script.trim_start_matches("./"))
+}
+
+/// Returns how many requests neverblock takes at a time: so many fibers in each process.
+fn neverblock_concurrency(words: &[&str]) -> Option<u32> {
+    let number = |short: &str, long: &str, default: u32| match option(words, short, long) {
+        Some(text) => text.parse().ok(),
+        None => Some(default),
+    };
+    let fibers = number("", "--fibers", gems::NEVERBLOCK_FIBERS)?;
+    fibers.checked_mul(number("-w", "--workers", 1)?)
+}
+
+/// Returns the value of an option, behind it or behind a `=`.
+fn option<'a>(words: &[&'a str], short: &str, long: &str) -> Option<&'a str> {
+    words.iter().enumerate().find_map(|(index, word)| {
+        let inline = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('='));
+        let separate = || (*word == short || *word == long).then(|| words.get(index + 1))?;
+        inline.or_else(|| separate().copied())
+    })
 }
 
 /// Returns how many requests gunicorn takes at a time: by default one, as it has one synchronous
 /// worker.
 fn gunicorn_concurrency(words: &[&str]) -> Option<u32> {
-    let option = |short: &str, long: &str| {
-        words.iter().enumerate().find_map(|(index, word)| {
-            let inline = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('='));
-            let separate = || (*word == short || *word == long).then(|| words.get(index + 1))?;
-            inline.or_else(|| separate().copied())
-        })
-    };
+    let option = |short: &str, long: &str| option(words, short, long);
     let configured = option("-c", "--config").is_some() || option("-k", "--worker-class").is_some();
     if configured || option("", "--threads").is_some() {
         return None;

@@ -41,6 +41,8 @@ pub struct Manifest {
     pub name: Option<ApplicationName>,
     /// A framework's name, which wins over detection.
     pub framework: Option<String>,
+    /// The web server among those that the bundle of a Ruby application has.
+    pub server: Option<String>,
     /// The application's own public port.
     pub port: Option<u16>,
     pub domains: Vec<String>,

@@ -124,6 +124,8 @@ fn concurrency_follows_the_command() {
         ("gunicorn --workers=3 --threads 2 a:b", None),
         ("gunicorn -k gevent a:b", None),
         ("bundle exec puma", None),
+        ("bundle exec neverblock", Some(1024)),
+        ("neverblock --fibers 50 -w 2", Some(100)),
         ("python3 serial.py", Some(1)),
         ("python3 ./threads.py --x", None),
     ] {
@@ -180,7 +182,7 @@ fn the_flag_wins_over_the_file_and_the_file_over_detection() {
 fn the_reference_file_is_read_whole() {
     let manifest = recipe_core::manifest::read_cortex_toml(REFERENCE).unwrap();
     assert_eq!(manifest.name.as_ref().unwrap().as_str(), "shop");
-    let gemfile = ("Gemfile", "gem 'rails'\n");
+    let gemfile = ("Gemfile", "gem 'rails'\ngem 'puma'\n");
     let application = ("config/application.rb", "Rails::Application");
     let plan = plan(&[("cortex.toml", REFERENCE), gemfile, application, ("config.ru", "")]);
     assert_eq!((plan.manifest.port, plan.manifest.domains.len()), (Some(8000), 2));

@@ -8,6 +8,7 @@ mod artefacts;
 mod bad_input;
 mod becoming_ready;
 mod builds;
+mod bus;
 mod commands;
 mod contention;
 mod django;

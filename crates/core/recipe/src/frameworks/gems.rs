@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use model::release::Step;
 
+use super::RecipeError;
+use crate::manifest;
 use crate::source::SourceTree;
 
 pub const GEMFILE: &str = "Gemfile";
@@ -70,32 +72,88 @@ pub struct WebServer {
     pub notes: Vec<String>,
 }
 
-/// Returns the web server that the bundle names, told to listen where it shall, whatever its own
-/// configuration says; `None` if it names no known one.
-pub fn server(tree: &SourceTree, environment: &str) -> Option<WebServer> {
-    let mut notes = Vec::new();
-    let (command, concurrency) = if lists(tree, "puma") {
-        // Instances share a directory, so each needs a pid file of its own.
-        let pid = "PIDFILE=\"tmp/pids/$PORT.pid\"";
-        let puma = "bundle exec puma -b \"tcp://$HOST:$PORT\"";
-        (format!("env {pid} {puma} -e {environment}"), None)
-    } else if lists(tree, "falcon") {
-        let falcon = "bundle exec falcon serve --count 1";
-        (format!("env RACK_ENV={environment} {falcon} --bind \"http://$HOST:$PORT\""), None)
-    } else if lists(tree, "unicorn") {
-        if tree.exists("config/unicorn.rb") {
-            notes.push("config/unicorn.rb was ignored: instances are counted by scaling".into());
+/// The web servers that are known, the one that is preferred first. A server stands before those
+/// that it brings with it.
+const SERVERS: &[&str] = &["neverblock", "puma", "falcon", "unicorn", "thin"];
+
+/// The requests that neverblock takes at a time: the default of the gem, `FIBERS_MAX`.
+pub const NEVERBLOCK_FIBERS: u32 = 1024;
+
+/// Returns the web server that `cortex.toml` or else the bundle names, told to listen where it
+/// shall, whatever its own configuration says; `None` if they name no known one.
+pub fn server(tree: &SourceTree, environment: &str) -> Result<Option<WebServer>, RecipeError> {
+    let gem = match named(tree)? {
+        Some(gem) if !lists(tree, gem) => {
+            return Err(RecipeError(format!(
+                "cortex.toml: server = '{gem}', which the bundle does not have: add 'gem \"{gem}\"' \
+                 to the {GEMFILE}"
+            )));
         }
-        let unicorn = "bundle exec unicorn -l \"$HOST:$PORT\"";
-        (format!("{unicorn} -c {UNICORN_CONFIG} -E {environment}"), Some(1))
-    } else if lists(tree, "thin") {
-        // Its event loop waits for the application, so one request is served at a time.
-        let thin = "bundle exec thin start -R config.ru -a \"$HOST\" -p \"$PORT\"";
-        (format!("{thin} -e {environment}"), Some(1))
-    } else {
-        return None;
+        Some(gem) => Some(gem),
+        None => SERVERS.iter().copied().find(|gem| lists(tree, gem)),
     };
-    Some(WebServer { command, concurrency, notes })
+    Ok(gem.map(|gem| start(tree, gem, environment)))
+}
+
+/// Returns the server that `cortex.toml` names.
+pub fn named(tree: &SourceTree) -> Result<Option<&'static str>, RecipeError> {
+    // A manifest that cannot be read was refused before.
+    let Some(wanted) = manifest::read(tree).ok().and_then(|manifest| manifest.server) else {
+        return Ok(None);
+    };
+    let known = SERVERS.iter().copied().find(|gem| *gem == wanted);
+    known.map(Some).ok_or_else(|| {
+        let (shown, known) = (wanted.escape_debug(), SERVERS.join(", "));
+        RecipeError(format!("cortex.toml: server = '{shown}' is not known: use one of {known}"))
+    })
+}
+
+/// Returns the requests that a server of this name takes at a time; `None` for no limit.
+pub fn concurrency(gem: &str) -> Option<u32> {
+    match gem {
+        "neverblock" => Some(NEVERBLOCK_FIBERS),
+        // The event loop of Thin waits for the application.
+        "unicorn" | "thin" => Some(1),
+        _ => None,
+    }
+}
+
+fn start(tree: &SourceTree, gem: &str, environment: &str) -> WebServer {
+    let mut notes = Vec::new();
+    let command = match gem {
+        "neverblock" => {
+            format!("bundle exec {}", neverblock(environment))
+        }
+        "puma" => {
+            // Instances share a directory, so each needs a pid file of its own.
+            let pid = "PIDFILE=\"tmp/pids/$PORT.pid\"";
+            let puma = "bundle exec puma -b \"tcp://$HOST:$PORT\"";
+            format!("env {pid} {puma} -e {environment}")
+        }
+        "falcon" => {
+            let falcon = "bundle exec falcon serve --count 1";
+            format!("env RACK_ENV={environment} {falcon} --bind \"http://$HOST:$PORT\"")
+        }
+        "unicorn" => {
+            if tree.exists("config/unicorn.rb") {
+                notes
+                    .push("config/unicorn.rb was ignored: instances are counted by scaling".into());
+            }
+            let unicorn = "bundle exec unicorn -l \"$HOST:$PORT\"";
+            format!("{unicorn} -c {UNICORN_CONFIG} -E {environment}")
+        }
+        _ => {
+            let thin = "bundle exec thin start -R config.ru -a \"$HOST\" -p \"$PORT\"";
+            format!("{thin} -e {environment}")
+        }
+    };
+    WebServer { command, concurrency: concurrency(gem), notes }
+}
+
+/// Returns the command of neverblock; instances are counted by scaling, so each is one process.
+pub fn neverblock(environment: &str) -> String {
+    let fibers = NEVERBLOCK_FIBERS;
+    format!("neverblock -b \"tcp://$HOST:$PORT\" -w 1 --fibers {fibers} -e {environment}")
 }
 
 #[cfg(test)]
@@ -113,14 +171,54 @@ mod tests {
         assert!(lists(&tree, "unicorn") && !lists(&tree, "thin"));
     }
 
+    fn started(files: &[(&str, &str)]) -> Result<Option<WebServer>, RecipeError> {
+        server(&SourceTree::from_pairs(files.iter().copied()), "production")
+    }
+
     #[test]
     fn servers_say_how_many_requests_they_take() {
-        for (gem, expected) in
-            [("puma", Some(None)), ("unicorn", Some(Some(1))), ("thin", Some(Some(1))), ("x", None)]
-        {
-            let tree = SourceTree::from_pairs([(GEMFILE, format!("gem '{gem}'\n"))]);
-            let server = server(&tree, "production");
+        for (gem, expected) in [
+            ("puma", Some(None)),
+            ("unicorn", Some(Some(1))),
+            ("thin", Some(Some(1))),
+            ("neverblock", Some(Some(NEVERBLOCK_FIBERS))),
+            ("x", None),
+        ] {
+            let server = started(&[(GEMFILE, &format!("gem '{gem}'\n"))]).unwrap();
             assert_eq!(server.map(|server| server.concurrency), expected, "{gem}");
         }
+    }
+
+    #[test]
+    fn neverblock_is_started_where_the_bundle_has_it_though_it_brings_puma() {
+        let lock = "PATH\n  remote: vendor\n  specs:\n    neverblock (0.1.0)\n      nio4r (~> 2.5)\n      \
+                    puma (>= 5.6.5)\n\nGEM\n  specs:\n    puma (5.6.5)\n";
+        let gemfile = "gem \"neverblock\", path: \"vendor\"\n";
+        for files in [&[(GEMFILE_LOCK, lock), (GEMFILE, gemfile)][..], &[(GEMFILE, gemfile)]] {
+            let server = started(files).unwrap().unwrap();
+            let fibers = format!("--fibers {NEVERBLOCK_FIBERS}");
+            assert!(server.command.starts_with("bundle exec neverblock -b \"tcp://$HOST:$PORT\""));
+            assert!(server.command.contains(&fibers), "{}", server.command);
+        }
+    }
+
+    #[test]
+    fn the_manifest_chooses_among_the_servers_of_the_bundle() {
+        let both = (GEMFILE, "gem 'neverblock'\ngem 'puma'\n");
+        let with = |text| started(&[both, ("cortex.toml", text)]);
+        assert!(with("server = 'puma'").unwrap().unwrap().command.contains("exec puma"));
+        assert!(
+            with("server = 'neverblock'").unwrap().unwrap().command.contains("exec neverblock")
+        );
+        let missing = with("server = 'thin'").unwrap_err().0;
+        assert!(missing.contains("add 'gem \"thin\"' to the Gemfile"), "{missing}");
+        let unknown = with("server = 'apache'").unwrap_err().0;
+        assert!(unknown.contains("use one of neverblock, puma"), "{unknown}");
+    }
+
+    #[test]
+    fn the_limit_of_neverblock_is_the_gems() {
+        let limits = include_str!("../../../../../runtimes/ruby/lib/neverblock/limits.rb");
+        assert!(limits.contains(&format!("FIBERS_MAX = {NEVERBLOCK_FIBERS}\n")));
     }
 }

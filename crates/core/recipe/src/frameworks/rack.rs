@@ -31,7 +31,7 @@ impl Framework for Rack {
     fn recipe(&self, tree: &SourceTree) -> Result<Recipe, RecipeError> {
         let bundled = tree.exists(GEMFILE);
         let server =
-            if tree.exists(CONFIG_RU) { rackup(tree, bundled) } else { program(tree, bundled)? };
+            if tree.exists(CONFIG_RU) { rackup(tree, bundled)? } else { program(tree, bundled)? };
         let mut environment = if bundled { gems::environment() } else { Default::default() };
         for name in ["RACK_ENV", "APP_ENV"] {
             environment.insert(name.into(), "production".into());
@@ -58,9 +58,9 @@ impl Framework for Rack {
 }
 
 /// Returns the server by rackup. Without a Gemfile the gems of the operating system are used.
-fn rackup(tree: &SourceTree, bundled: bool) -> WebServer {
-    let found = if bundled { gems::server(tree, "production") } else { None };
-    found.unwrap_or_else(|| {
+fn rackup(tree: &SourceTree, bundled: bool) -> Result<WebServer, RecipeError> {
+    let found = if bundled { gems::server(tree, "production")? } else { system_server(tree)? };
+    Ok(found.unwrap_or_else(|| {
         let bundle = if bundled { "bundle exec " } else { "" };
         // rackup takes the first of Puma, Falcon and WEBrick that is there: all of them use
         // threads.
@@ -70,7 +70,18 @@ fn rackup(tree: &SourceTree, bundled: bool) -> WebServer {
             concurrency: None,
             notes: Vec::new(),
         }
-    })
+    }))
+}
+
+/// Returns the server that `cortex.toml` names, of those of the operating system.
+fn system_server(tree: &SourceTree) -> Result<Option<WebServer>, RecipeError> {
+    Ok(gems::named(tree)?.map(|gem| {
+        let command = match gem {
+            "neverblock" => gems::neverblock("production"),
+            _ => format!("rackup -s {gem} -o \"$HOST\" -p \"$PORT\" -E production {CONFIG_RU}"),
+        };
+        WebServer { command, concurrency: gems::concurrency(gem), notes: Vec::new() }
+    }))
 }
 
 fn program(tree: &SourceTree, bundled: bool) -> Result<WebServer, RecipeError> {
@@ -79,12 +90,18 @@ fn program(tree: &SourceTree, bundled: bool) -> Result<WebServer, RecipeError> {
         return Err(RecipeError(why));
     };
     let bundle = if bundled { "bundle exec " } else { "" };
+    // Sinatra itself looks for Puma and others, and for neverblock only if it is told.
+    let named = match gems::named(tree)? {
+        None if bundled && gems::lists(tree, "neverblock") => Some("neverblock"),
+        named => named,
+    };
+    let server = named.map_or_else(String::new, |gem| format!(" -s {gem}"));
     Ok(WebServer {
         command: format!(
-            "{bundle}ruby {} -o \"$HOST\" -p \"$PORT\" -e production",
+            "{bundle}ruby {} -o \"$HOST\" -p \"$PORT\" -e production{server}",
             shell_word(program)
         ),
-        concurrency: None,
+        concurrency: named.and_then(gems::concurrency),
         notes: Vec::new(),
     })
 }
@@ -120,6 +137,20 @@ mod tests {
         assert!(bare.starts_with("rackup -o"), "{bare}");
         let program = command(&[("hi.rb", "require 'sinatra'\n"), (GEMFILE, "gem 'sinatra'\n")]);
         assert!(program.starts_with("bundle exec ruby hi.rb -o"), "{program}");
+    }
+
+    #[test]
+    fn neverblock_is_told_to_whatever_starts_the_server() {
+        let wanted = ("cortex.toml", "server = 'neverblock'\n");
+        let system = command(&[(CONFIG_RU, ""), wanted]);
+        assert!(system.starts_with("neverblock -b \"tcp://$HOST:$PORT\""), "{system}");
+        let gemfile = (GEMFILE, "gem 'sinatra'\ngem 'neverblock'\n");
+        let program = command(&[("hi.rb", "require 'sinatra'\n"), gemfile]);
+        assert!(program.ends_with("-e production -s neverblock"), "{program}");
+        let program = command(&[("hi.rb", "require 'sinatra'\n"), wanted]);
+        assert!(program.starts_with("ruby hi.rb") && program.ends_with(" -s neverblock"));
+        let thin = command(&[(CONFIG_RU, ""), ("cortex.toml", "server = 'thin'")]);
+        assert!(thin.starts_with("rackup -s thin -o"), "{thin}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Framework for Rails {
                 return Err(RecipeError(format!("{file} is missing: push the application's root")));
             }
         }
-        let server = gems::server(tree, "production").unwrap_or_else(|| WebServer {
+        let server = gems::server(tree, "production")?.unwrap_or_else(|| WebServer {
             command: format!(
                 "{RAILS} server -u webrick -b \"$HOST\" -p \"$PORT\" -e production \
                  -P \"tmp/pids/$PORT.pid\""

@@ -26,6 +26,7 @@ struct File {
     name: Option<String>,
     #[serde(rename = "type")]
     framework: Option<String>,
+    server: Option<String>,
     port: Option<u16>,
     #[serde(default)]
     domains: Vec<String>,
@@ -158,6 +159,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         files: vec![CORTEX_TOML.into()],
         name,
         framework: file.framework,
+        server: file.server,
         port: file.port,
         domains: domains(file.domains)?,
         environment: environment(file.env, &mut notes)?,

@@ -1,0 +1,208 @@
+# frozen_string_literal: true
+
+require_relative "stream"
+
+module NeverBlock
+  # Writes one answer of a Rack application to its connection, in the fiber of the request.
+  class Answer
+    REASONS = Rack::Utils::HTTP_STATUS_CODES.transform_values { |words| " #{words}" }.freeze
+    LINES = Hash.new { |_, status| "HTTP/1.1 #{status}#{REASONS[status]}\r\n" }
+    NAME = /\A[!#$%&'*+.^_`|~0-9A-Za-z-]+\z/
+    UNSOUND = /[\r\n\0]/
+    LAST_CHUNK = "0\r\n\r\n"
+
+    REASONS.each_key { |status| LINES[status] = "HTTP/1.1 #{status}#{REASONS[status]}\r\n".freeze }
+
+    # What an application answers that no client could be sent.
+    class Unsound < StandardError; end
+
+    attr_reader :keep_alive
+
+    def initialize(connection, env, keep_alive:)
+      @connection = connection
+      @head_only = env["REQUEST_METHOD"] == "HEAD"
+      @modern = env["SERVER_PROTOCOL"] == "HTTP/1.1"
+      @keep_alive = keep_alive
+      @begun = false
+      @hijack = nil
+      @length = nil
+      @coded = false
+    end
+
+    # Returns whether the client was sent something, so that no other answer may follow.
+    def begun? = @begun
+
+    # Returns the block of an application that writes to the socket itself, if it gave one.
+    attr_reader :hijack
+
+    def write(status, headers, body)
+      status = status.to_i
+      raise Unsound, "there is no status #{status}" if status < 100 || status > 999
+
+      head = compose(status, headers)
+      return begin_hijacked(status, head) if @hijack
+      return begin_raw(head, body) if status == 101 && body.respond_to?(:call)
+
+      bodiless = @head_only || status < 200 || status == 204 || status == 304
+      bodiless ? finish_bodiless(status, head) : write_body(head, body)
+    end
+
+    def write_chunk(part) = part.empty? ? nil : send("#{part.bytesize.to_s(16)}\r\n", part, "\r\n")
+
+    def write_raw(part) = send(part)
+
+    private
+
+    # Returns the head without the fields that say how the body ends.
+    def compose(status, headers)
+      head = String.new(capacity: 512)
+      head << LINES[status]
+      dated = false
+      headers.each do |name, value|
+        dated = true if add(head, name.to_s, value) == :date
+      end
+      head << @connection.server.date_field unless dated
+      head
+    end
+
+    def add(head, name, value)
+      case name.downcase
+      when "content-length" then return @length = length_of(value)
+      when "transfer-encoding" then @coded = true
+      when "connection" then return if connection(value)
+      when "date" then return fields(head, name, value) && :date
+      when "rack.hijack" then return @hijack = value
+      when "status" then return
+      end
+      fields(head, name, value) unless name.start_with?("rack.")
+    end
+
+    # Rack 2 separates several values by newlines, Rack 3 puts them into an array.
+    def fields(head, name, value)
+      raise Unsound, "the name of a field is malformed: #{name.inspect}" unless NAME.match?(name)
+
+      values = value.is_a?(Array) ? value : value.to_s
+      values = values.split("\n") if values.is_a?(String) && values.include?("\n")
+      Array(values).each do |each|
+        each = each.to_s
+        raise Unsound, "the value of #{name} is malformed" if UNSOUND.match?(each)
+
+        head << name << ": " << each << "\r\n"
+      end
+      true
+    end
+
+    def length_of(value)
+      text = value.to_s
+      return text.to_i if text.match?(/\A\d+\z/)
+
+      raise Unsound, "the Content-Length is malformed: #{text.inspect}"
+    end
+
+    # Returns whether the server says it itself.
+    def connection(value)
+      words = value.to_s.downcase
+      @keep_alive = false if words.include?("close")
+      words.include?("close") || words == "keep-alive"
+    end
+
+    def finish_bodiless(status, head)
+      head << "Content-Length: #{@length}\r\n" if @length && status >= 200 && status != 204
+      send(finish(head))
+    end
+
+    def begin_hijacked(_status, head)
+      head << "Content-Length: #{@length}\r\n" if @length
+      # The application that takes over decides when it ends.
+      send(head << "\r\n")
+    end
+
+    def begin_raw(head, body)
+      @keep_alive = false
+      send(head << "\r\n")
+      body.call(Stream.new(@connection, self, raw: true))
+    end
+
+    def write_body(head, body)
+      parts = body.respond_to?(:to_ary) ? body.to_ary : nil
+      if parts && !@coded
+        write_whole(head, parts)
+      elsif body.respond_to?(:each)
+        write_parts(frame(head), body)
+      else
+        write_stream(frame(head), body)
+      end
+    end
+
+    def write_whole(head, parts)
+      bytes = parts.sum(&:bytesize)
+      if @length && @length != bytes
+        raise Unsound, "the body has #{bytes} bytes, its Content-Length says #{@length}"
+      end
+
+      head << "Content-Length: #{bytes}\r\n"
+      send(finish(head), *parts)
+    end
+
+    # A client of HTTP/1.0 reads to the end of the connection.
+    def frame(head)
+      if @length
+        head << "Content-Length: #{@length}\r\n"
+      elsif !@coded && @modern
+        @chunked = true
+        head << "Transfer-Encoding: chunked\r\n"
+      elsif !@coded
+        @keep_alive = false
+      end
+      finish(head)
+    end
+
+    # The head goes out with the first part of the body.
+    def write_parts(head, body)
+      left = @length
+      body.each do |part|
+        next if part.empty?
+
+        left = take(left, part) if left
+        if @chunked
+          send(head, "#{part.bytesize.to_s(16)}\r\n", part, "\r\n")
+        else
+          send(head, part)
+        end
+        head = ""
+      end
+      raise Unsound, "the body is shorter than its Content-Length" if left&.positive?
+
+      send(head, @chunked ? LAST_CHUNK : "")
+    end
+
+    def take(left, part)
+      raise Unsound, "the body is longer than its Content-Length" if part.bytesize > left
+
+      left - part.bytesize
+    end
+
+    def write_stream(head, body)
+      send(head)
+      stream = Stream.new(@connection, self, raw: !@chunked)
+      body.call(stream)
+      stream.close
+      send(LAST_CHUNK) if @chunked
+    end
+
+    def finish(head)
+      @keep_alive = false if @connection.last?
+      if !@keep_alive
+        head << "Connection: close\r\n"
+      elsif !@modern
+        head << "Connection: keep-alive\r\n"
+      end
+      head << "\r\n"
+    end
+
+    def send(*parts)
+      @begun = true
+      @connection.write(parts)
+    end
+  end
+end
