@@ -162,7 +162,7 @@ fn a_checker_that_hangs_is_overruled_until_it_works_again() {
 /// Asserts it as the thesis has it: one machine with the checker, and hosts that run applications.
 #[test]
 fn the_only_checker_of_a_cluster_is_believed() {
-    let [one, host] = cluster([&KEEPER, &HOST]);
+    let [one, _host] = cluster([&KEEPER, &HOST]);
     let directory = one.path(NAME);
     project(&directory);
     one.push(&directory, NAME);

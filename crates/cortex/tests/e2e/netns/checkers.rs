@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::application::Client;
-use super::lab::{Host, Lab};
+use super::lab::Lab;
 use crate::fixtures::cluster::{Location, await_state, cluster_at, id_of};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 use crate::witnesses::{COUNT, HOST, KEEPER, NAME, lines, project};
@@ -15,8 +15,8 @@ const CUT: Duration = Duration::from_secs(20);
 fn a_checker_that_is_cut_off_one_way_takes_nothing_from_the_others() {
     let Some(lab) = Lab::of(4) else { return };
     let on = |n| Location::Host(lab.host(n));
-    let [one, two, host] = cluster_at([(on(0), &KEEPER), (on(1), &KEEPER), (on(2), &HOST)]);
-    let (cut, id) = (id_of(&two), id_of(&host));
+    let [one, two, _host] = cluster_at([(on(0), &KEEPER), (on(1), &KEEPER), (on(2), &HOST)]);
+    let cut = id_of(&two);
     let directory = one.path(NAME);
     project(&directory);
     one.push(&directory, NAME);
