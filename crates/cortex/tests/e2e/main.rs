@@ -37,6 +37,7 @@ mod nextjs;
 mod node;
 mod nodes;
 mod old_disk;
+mod open_data;
 mod outside;
 mod php;
 mod pins;
