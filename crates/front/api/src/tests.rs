@@ -3,6 +3,7 @@
 
 mod builds;
 mod domains;
+mod ports;
 mod refused;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
