@@ -29,6 +29,7 @@ mod journey;
 mod large_values;
 mod leases;
 mod logs;
+mod long_lived;
 mod machine;
 mod measurements;
 mod migrations;
