@@ -25,7 +25,8 @@ pub struct ApplicationSpec {
     /// The process types that the user scaled or set a command of; others follow the release.
     #[serde(default)]
     pub processes: BTreeMap<ProcessType, ProcessSpec>,
-    /// The application's own public port.
+    /// The application's own public port: what was asked for or given last. A release that serves
+    /// keeps the one that it was made with, see `port_with`.
     #[serde(default)]
     pub port: Option<u16>,
     /// Whether a command chose it: then the project's own file does not change it.
@@ -79,6 +80,12 @@ impl ApplicationSpec {
         };
         self.domains_since =
             self.domains.iter().map(|domain| (domain.clone(), since(domain))).collect();
+    }
+
+    /// Returns the port at which HTTP is answered while a release with these settings serves.
+    pub fn port_with(&self, settings: Option<&Settings>) -> Option<u16> {
+        let own = settings.and_then(|settings| settings.port);
+        own.filter(|_| !self.port_chosen).or(self.port)
     }
 
     /// Returns whether a release was pushed to this application, not to another one of its name.
@@ -214,6 +221,10 @@ pub struct Settings {
     /// no harm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge_after_ms: Option<u64>,
+    /// The public port of HTTP while the release serves, unless a command chose one. `None` in
+    /// records from before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     pub stop_grace_ms: u64,
     /// The time when the application that this was pushed to was created: one of the same name that
     /// was destroyed is another. `None` in records from before that was kept.
@@ -256,6 +267,7 @@ impl Default for Settings {
             hedge_after_ms: None,
             stop_grace_ms: STOP_GRACE_MS_DEFAULT,
             application_created_at: None,
+            port: None,
             unknown: Unknown::new(),
         }
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use anyhow::{Context, bail};
 use model::NodeId;
 
-use os::directory::private_directory;
+use os::directory::data_directory;
 use os::layout::DataDirectory;
 use os::lockfile::FileLock;
 
@@ -15,17 +15,13 @@ const NODE_ID_LENGTH: usize = 8;
 /// The letters of an id, without those that are mistaken for one another when read aloud.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
-/// Locks the data directory, and makes it if it is missing, readable by its owner alone: it holds
-/// secrets. The lock is held as long as the node runs; the kernel releases it however the process
-/// ends.
+/// Locks the data directory, and makes it if it is missing; it becomes its owner's alone. The lock
+/// is held as long as the node runs; the kernel releases it however the process ends.
 pub fn lock(layout: &DataDirectory) -> anyhow::Result<FileLock> {
     let root = layout.root();
-    private_directory(root).with_context(|| {
-        format!(
-            "the data directory {} cannot be made; choose another with --data-dir",
-            root.display()
-        )
-    })?;
+    for path in data_directory(layout)? {
+        tracing::warn!(path = %path.display(), "data.was_open_to_others");
+    }
     let path = layout.lock();
     let file = OpenOptions::new()
         .read(true)

@@ -61,7 +61,7 @@ use runtime::supervise::supervise;
 use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
-use upgrade::succession::{Answered, Handover, Testament};
+use upgrade::succession::{Handover, Testament, UnderWay};
 use upgrade::{OpenPorts, ProcessOrigin, Upgrading};
 
 /// The configuration of a node. It is validated where the command line is read.
@@ -88,6 +88,8 @@ pub struct NodeConfig {
     pub load: Option<u32>,
     /// Whether tests may arm fail points through the API.
     pub fail_points: bool,
+    /// The time in which what is under way may go on here when another process has taken over.
+    pub drain: Duration,
     /// Seconds by which this node's clock is wrong, in tests.
     pub clock_off: i64,
     /// The search path of applications: this process's own `PATH`.
@@ -112,8 +114,14 @@ pub enum RunEnd {
 
 /// The time in which requests under way are answered when the node ends.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// The same time if another process has taken over, so that nothing waits for this one.
-const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+/// The time in which a client of this process may ask once more if another one has taken over: who
+/// is to be asked is known here as it was at that moment.
+const ASK_LIMIT: Duration = Duration::from_secs(30);
+/// The time in which what is under way then may go on, unless the command line says otherwise:
+/// tunnels of WebSockets, connections to applications' own ports, long answers. HAProxy
+/// (`hard-stop-after`) and nginx (`worker_shutdown_timeout`) have no limit unless told; most
+/// clients that stay as long connect again by themselves.
+pub const DRAIN_DEFAULT: Duration = Duration::from_secs(3600);
 
 /// Runs the node until it is told to stop, by a signal or by `cortex down`, or until another
 /// process is to run it.
@@ -235,7 +243,10 @@ impl Node {
         std::fs::remove_file(self.config.layout.api_socket()).ok();
         let router = control.router.clone();
         match (&testament, router.clone()) {
-            (Some(_), Some(router)) => router.leave(LEAVE_LIMIT),
+            (Some(_), Some(router)) => {
+                let drain = self.config.drain;
+                router.leave(ASK_LIMIT.min(drain), drain);
+            }
             (Some(_), None) => {}
             (None, router) => {
                 self.upgrading.says_farewell();
@@ -246,6 +257,9 @@ impl Node {
             }
         }
         parts.shutdown().await;
+        if let Some(peers) = &self.peers {
+            peers.close();
+        }
         drop(redis_server);
         self.store.close().await?;
         let Some(testament) = testament else { return Ok(RunEnd::Stopped) };
@@ -253,7 +267,7 @@ impl Node {
             testament,
             listeners: self.config.listeners.hand_over(),
             public: router.as_ref().and_then(|router| router.public()),
-            answered: router.map(answered),
+            under_way: router.map(under_way),
         })))
     }
 
@@ -534,9 +548,10 @@ struct Control {
     router: Option<Arc<RouterHandle>>,
 }
 
-/// Returns a function that blocks until the router has answered what it accepted.
-fn answered(router: Arc<RouterHandle>) -> Answered {
-    Arc::new(move || router.join())
+/// Returns what is under way in a router that leaves, and nothing else of it: not the store either.
+fn under_way(router: Arc<RouterHandle>) -> UnderWay {
+    let threads = router.leaving();
+    UnderWay { stop: Box::new(threads.stop()), finish: Box::new(move || threads.join()) }
 }
 
 impl NodeControl for Control {

@@ -30,6 +30,7 @@ use self::control::{Controlled, ProxyHeir, carried};
 use self::health::HealthCheck;
 use self::records::{Figures, Recorder, RecordsWriter};
 use metrics::Metrics;
+use os::finishing::Finishing;
 use os::shared_port::{BoundListeners, Listeners};
 use router::alone;
 use router::alone::Alone;
@@ -42,6 +43,11 @@ use runtime::driver::Clock;
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 /// The interval at which back ends are forgotten that were removed and are empty.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The interval at which a proxy that was taken over looks whether it is to make room.
+const FINISHING_INTERVAL: Duration = Duration::from_secs(1);
+/// The ending, behind the control socket's path, of the directory where those are counted.
+const FINISHING_ENDING: &str = ".finishing";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -92,15 +98,6 @@ pub enum ProxyPhase {
     Leaving(Instant),
     /// The proxy ends: what is under way may go on until then.
     Ending(Instant),
-}
-
-impl ProxyPhase {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            ProxyPhase::Serving => None,
-            ProxyPhase::Leaving(deadline) | ProxyPhase::Ending(deadline) => Some(deadline),
-        }
-    }
 }
 
 async fn until_phase_changes(phase: &mut watch::Receiver<ProxyPhase>) {
@@ -269,16 +266,43 @@ async fn serve(config: &ProxyConfig, told: &dyn Announcer) -> anyhow::Result<()>
         let workers = workers.clone();
         move || workers.join()
     });
+    let making_room = async {
+        if !taken_over {
+            std::future::pending().await
+        }
+        await_followers(&path).await;
+        tracing::warn!("proxy.makes_room");
+        workers.end(STOP_TIME_MAX, false);
+        std::future::pending().await
+    };
     tokio::select! {
         _ = ended => {}
         // A second signal comes from somebody who does not want to wait.
         () = signals.end() => {}
+        () = making_room => {}
     }
     records.finish();
     if config.stats {
         told.figures(&records.figures());
     }
     Ok(())
+}
+
+/// Resolves when so many processes have followed this one that it is to make room.
+async fn await_followers(control: &Path) {
+    let mut directory = control.as_os_str().to_owned();
+    directory.push(FINISHING_ENDING);
+    match Finishing::begin(directory.as_ref()) {
+        Ok(own) => {
+            while own.may_go_on() {
+                tokio::time::sleep(FINISHING_INTERVAL).await;
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "proxy.finishing_uncounted");
+            std::future::pending().await
+        }
+    }
 }
 
 impl ProxyConfig {

@@ -26,7 +26,7 @@ use router::entry::{Attempt, ENTRY_TIME_MAX, Entered};
 use router::moved::{Direction, Moved};
 use router::permit::Permit;
 use router::streams;
-use router::streams::Means;
+use router::streams::{Means, TransferEnd};
 use runtime::driver::Clock;
 
 /// The maximum number of connections of a thread: a descriptor and some 2 KiB each, twice.
@@ -38,6 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// The interval at which the last connections are checked for their end.
 const END_CHECK: Duration = Duration::from_millis(10);
+/// The same where another process has taken over, and they may stay for an hour.
+const LEAVE_CHECK: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub struct TcpSettings {
@@ -112,11 +114,16 @@ async fn accept(
     }
     drop(listener);
     loop {
-        let Some(deadline) = phase.borrow().deadline() else { return Ok(()) };
+        let now = *phase.borrow_and_update();
+        let (deadline, check) = match now {
+            ProxyPhase::Serving => return Ok(()),
+            ProxyPhase::Leaving(deadline) => (deadline, LEAVE_CHECK),
+            ProxyPhase::Ending(deadline) => (deadline, END_CHECK),
+        };
         if thread.connections.get() == 0 || Instant::now() >= deadline {
             return Ok(());
         }
-        tokio::time::sleep(END_CHECK).await;
+        tokio::time::timeout(check, until_phase_changes(&mut phase)).await.ok();
     }
 }
 
@@ -263,5 +270,13 @@ async fn pass(thread: &Thread, client: &NewClient, chosen: &Chosen, moved: &Move
     }
     moved.add(Direction::FromClient, client.first.len());
     let idle = thread.settings.idle;
-    streams::relay(&thread.means, &client.stream, &chosen.connection, idle, moved).await.into()
+    // If this process ends before the connection does, that is not to look like the connection's
+    // own end.
+    let both = [&client.stream, &chosen.connection];
+    both.into_iter().for_each(streams::cut);
+    let ended = streams::relay(&thread.means, both[0], both[1], idle, moved).await;
+    if ended == TransferEnd::Closed {
+        both.into_iter().for_each(streams::uncut);
+    }
+    ended.into()
 }

@@ -83,6 +83,29 @@ impl DataDirectory {
         self.root.join("run")
     }
 
+    /// Returns the directories in which every file is a key, or belongs to one.
+    pub fn keys(&self) -> [PathBuf; 2] {
+        [self.cluster(), self.face_certificate()]
+    }
+
+    /// Returns what else nobody but the owner may read: directories and single files.
+    pub fn secrets(&self) -> [PathBuf; 8] {
+        let etcd = self.root.join("etcd");
+        let directories = [self.store(), self.values(), etcd, self.run(), self.root.join("apps")];
+        let [store, values, etcd, run, apps] = directories;
+        [store, values, etcd, run, apps, self.started(), self.lock(), self.node_log()]
+    }
+
+    /// Returns the directory with a file for each process from before that finishes what it has.
+    pub fn finishing(&self) -> PathBuf {
+        self.root.join("finishing")
+    }
+
+    /// Returns the log of a node in the background.
+    pub fn node_log(&self) -> PathBuf {
+        self.root.join("node.log")
+    }
+
     /// Returns the file that is locked while a node runs on this directory.
     pub fn lock(&self) -> PathBuf {
         self.root.join("node.lock")

@@ -5,6 +5,7 @@
 pub mod archive;
 pub mod binaries;
 pub mod directory;
+pub mod finishing;
 pub mod footprint;
 pub mod layout;
 pub mod lockfile;

@@ -98,6 +98,13 @@ impl Listeners {
         self.inner().inherited.contains_key(&address)
     }
 
+    /// Returns the sockets that are open on an address once more.
+    pub fn again(&self, address: SocketAddr) -> anyhow::Result<Vec<TcpListener>> {
+        let inner = self.inner();
+        let open = inner.open.get(&address).into_iter().flatten();
+        open.map(TcpListener::try_clone).collect::<Result<_, _>>().context("a listener's duplicate")
+    }
+
     pub fn keep(&self, address: SocketAddr, listeners: &[TcpListener]) -> anyhow::Result<()> {
         let duplicates: Result<_, _> = listeners.iter().map(TcpListener::try_clone).collect();
         self.inner().open.insert(address, duplicates.context("a listener's duplicate")?);

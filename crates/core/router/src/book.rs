@@ -192,7 +192,7 @@ impl Book {
         Some(Description {
             hosts: hosts(name, spec),
             rights: Rights::of(spec, serving.is_some()),
-            port: spec.port,
+            port: spec.port_with(release.map(|release| &release.settings)),
             settings: release.map(|release| release.settings.clone()).unwrap_or_default(),
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
             is_built: release.is_some_and(|release| !release.recipe.build.is_empty()),

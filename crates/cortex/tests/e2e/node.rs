@@ -250,6 +250,14 @@ impl Node {
         child.wait().expect("it can be awaited");
     }
 
+    /// Waits for the end of the process that was started.
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("the node is up");
+        wait_for("the node process to end", STATE_DEADLINE, || {
+            child.try_wait().expect("it can be awaited").ok_or_else(|| "it goes on".to_string())
+        })
+    }
+
     /// Runs `cortex down`, and waits until nothing is left of what it ran.
     pub fn down(&mut self) {
         self.cortex(&["down"]);

@@ -7,5 +7,6 @@ mod counted;
 mod idle;
 mod releases;
 mod resets;
+mod turning;
 mod upgrade;
 mod world;

@@ -48,7 +48,7 @@ fn hash(path: &Path) -> String {
     os::binaries::hash(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn pid(node: &Node) -> u64 {
+pub fn pid(node: &Node) -> u64 {
     let status: Value = serde_json::from_str(&node.cortex(&["status", "--json"])).expect("JSON");
     status["pid"].as_u64().expect("a pid")
 }

@@ -147,8 +147,7 @@ pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
 pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
     let shared = shared(context);
-    let routes = store_routes(&shared);
-    let routes = routes.fallback(unknown_path).method_not_allowed_fallback(unknown_path);
+    let routes = refused::what_is_left(store_routes(&shared));
     let service = reads_all(routes.with_state(shared));
     let service = service.into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
@@ -180,7 +179,8 @@ fn key_routes<S: Clone + Send + Sync + 'static>(store: SharedStore) -> Router<S>
 /// Serves the keys of any store, and nothing else of a node.
 pub async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::Result<()> {
     let listener = PeerListener::bind(layout)?;
-    let service = reads_all(key_routes(store)).into_make_service_with_connect_info::<Peer>();
+    let routes = refused::what_is_left(key_routes(store));
+    let service = reads_all(routes).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
@@ -201,7 +201,7 @@ fn store_routes(shared: &Shared) -> Router<Shared> {
 
 fn router(context: ApiContext) -> Router {
     let shared = shared(context);
-    store_routes(&shared)
+    let routes = store_routes(&shared)
         .route("/v1/apps", get(applications::list).post(applications::create))
         .route("/v1/apps/{app}", get(applications::show).delete(applications::destroy))
         .route("/v1/apps/{app}/ps", get(processes::list))
@@ -224,15 +224,8 @@ fn router(context: ApiContext) -> Router {
         .route("/v1/upgrade/vitals", get(upgrade::vitals))
         .route("/v1/doctor", get(doctor::doctor))
         .route("/v1/metrics", get(status::metrics))
-        .route("/v1/fail-points/{name}", post(status::set_fail_point))
-        .fallback(unknown_path)
-        .method_not_allowed_fallback(unknown_path)
-        .with_state(shared)
-}
-
-async fn unknown_path(uri: axum::http::Uri) -> Problem {
-    Problem::missing("no_such_path", format!("the API has no '{}' for this method", uri.path()))
-        .hint("client and node may be of different versions: compare `cortex --version` with `cortex status`")
+        .route("/v1/fail-points/{name}", post(status::set_fail_point));
+    refused::what_is_left(routes).with_state(shared)
 }
 
 /// Parses a request's JSON; the caller is told what is wrong with it.

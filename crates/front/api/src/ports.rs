@@ -53,23 +53,41 @@ pub async fn allot(
     }
 }
 
-/// Checks that `app` can have the ports that a release asks for besides HTTP.
+/// Checks that `app` can have the port of HTTP of an earlier release again.
+pub async fn check_http(
+    api: &Api,
+    app: &ApplicationRecords,
+    port: Option<u16>,
+) -> Result<(), Problem> {
+    let Some(port) = port else { return Ok(()) };
+    check(api, &app.name, PortId::tcp(port), &taken(api, &app.name).await?)
+}
+
+/// Checks that `app` can have the ports that a release asks for besides that of HTTP.
 pub async fn check_services(
     api: &Api,
     app: &ApplicationRecords,
     ports: &[PortRecipe],
+    http: Option<u16>,
 ) -> Result<(), Problem> {
     if ports.is_empty() {
         return Ok(());
     }
     let taken = taken(api, &app.name).await?;
     for port in ports {
-        if app.spec.port.map(PortId::tcp) == Some(port.id) {
+        if http.map(PortId::tcp) == Some(port.id) {
+            let hint = match app.spec.port_chosen {
+                true => {
+                    "a command chose it, so `port` in cortex.toml does not change it: choose \
+                     another in [[ports]]"
+                }
+                false => "choose another in cortex.toml, as `port` or in [[ports]]",
+            };
             return Err(Problem::conflict(
                 "port_taken",
                 format!("port {} is where this application answers HTTP", port.id),
             )
-            .hint("choose another in cortex.toml, as `port` or in [[ports]]"));
+            .hint(hint));
         }
         check(api, &app.name, port.id, &taken)?;
     }
@@ -115,8 +133,9 @@ pub async fn change(
     let mut app = records::require(&*api.store, &app).await?;
     app.spec.port = allot(&api, &app.name, Some(port), &[]).await?;
     app.spec.port_chosen = true;
-    if let Some(release) = app.serving() {
-        check_services(&api, &app, &release.recipe.ports).await?;
+    // One that is on its way must find its ports, too.
+    for release in [app.serving(), app.current()].into_iter().flatten() {
+        check_services(&api, &app, &release.recipe.ports, Some(port)).await?;
     }
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     Ok(Json(app.row(&api)))
@@ -168,7 +187,9 @@ pub async fn of_one(
     for id in rollout.into_iter().flat_map(in_use) {
         let release: Option<Release> =
             records::read(&*api.store, TypedKey::Release(name.clone(), id)).await?;
-        ports.extend(release.iter().flat_map(|one| &one.recipe.ports).map(|port| port.id));
+        let Some(release) = release else { continue };
+        ports.extend(spec.port_with(Some(&release.settings)).map(PortId::tcp));
+        ports.extend(release.recipe.ports.iter().map(|port| port.id));
     }
     Ok(ports)
 }

@@ -303,11 +303,16 @@ impl ApplicationRecords {
         self.incarnations().any(|(_, _, one)| is_alive(one.state))
     }
 
+    /// Returns the port at which HTTP is answered while that release serves.
+    pub fn port_of(&self, release: Option<&Release>) -> Option<u16> {
+        self.spec.port_with(release.map(|release| &release.settings))
+    }
+
     pub fn url(&self, host: &str) -> Option<String> {
         let release = self.current().or(self.serving())?;
         let web = release.recipe.processes.keys().any(ProcessType::is_web);
         let answers = web || !release.recipe.statics.is_empty();
-        self.spec.port.filter(|_| answers).map(|port| format!("http://{host}:{port}"))
+        self.port_of(Some(release)).filter(|_| answers).map(|port| format!("http://{host}:{port}"))
     }
 
     /// Returns the node whose files it needs, as long as it needs them.
@@ -355,7 +360,7 @@ impl ApplicationRecords {
             state: self.state(|node| api.is_lost(node)),
             ready: self.serving().map_or(0, |release| self.ready(&release.id, None)),
             wanted: release.map_or(0, |release| self.wanted(release).values().sum()),
-            port: self.spec.port,
+            port: self.port_of(self.serving()),
             url: self.url(&api.url_host()),
             created_at: rfc3339(self.spec.created_at),
         }

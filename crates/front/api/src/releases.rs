@@ -69,6 +69,7 @@ pub async fn make(
     let mut settings = draft.settings;
     settings.health.domain = domains::first(&app.spec);
     settings.application_created_at = Some(app.spec.created_at);
+    settings.port = settings.port.or(app.spec.port);
     let release = Release {
         v: RECORD_VERSION,
         id: id.clone(),

@@ -34,7 +34,9 @@ pub async fn rollback(
     let note = format!("rollback to {}", app.label(&old.id));
     let author = super::machine::user_name(peer.uid);
     let draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
-    ports::check_services(&api, &app, &draft.recipe.ports).await?;
+    let http = app.spec.port_with(Some(&draft.settings));
+    ports::check_http(&api, &app, http).await?;
+    ports::check_services(&api, &app, &draft.recipe.ports, http).await?;
     records::write(store, TypedKey::Config(app.name.clone()), &config).await?;
     let release = releases::make(&api, &mut app, draft).await?;
     Ok((StatusCode::CREATED, Json(releases::released(&api, &app, &release))))

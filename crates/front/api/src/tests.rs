@@ -3,6 +3,8 @@
 
 mod builds;
 mod domains;
+mod ports;
+mod refused;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -560,7 +562,7 @@ async fn the_node_is_described_and_stopped() {
     let odd: anyhow::Result<Value> = api.client.get("/v1/nothing").await;
     assert_eq!(code(odd), "no_such_path");
     let odd: anyhow::Result<Value> = api.client.delete("/v1/status").await;
-    assert_eq!(code(odd), "no_such_path");
+    assert_eq!(code(odd), "wrong_method");
     let fail: anyhow::Result<Value> = api.client.post("/v1/fail-points/x", &json!({})).await;
     assert_eq!(code(fail), "no_fail_point");
     let _: Value = api.client.post("/v1/shutdown", &()).await.unwrap();
@@ -582,13 +584,4 @@ async fn logs_are_read_and_followed() {
     std::fs::write(directory.join("web.2.log"), "2026-08-01T12:00:02.000Z three\n").unwrap();
     let three: Value = lines.next().await.unwrap().unwrap();
     assert_eq!((three["source"].as_str(), three["text"].as_str()), (Some("web.2"), Some("three")));
-}
-
-#[tokio::test]
-async fn what_no_handler_saw_is_refused_as_a_problem() {
-    let api = Fixture::start().await;
-    let error = api.client.download("/v1/store/value").await.unwrap_err();
-    let error = error.downcast_ref::<client::ClientError>().expect("a problem of the API");
-    assert!(error.to_string().contains("missing field `key`"), "{error}");
-    assert!(error.hint().is_some());
 }

@@ -197,7 +197,7 @@ async fn release(
     let (config, mut notes) =
         complete_config(api, &name, &plan.manifest, &plan.recipe.environment).await?;
     notes.extend(merge(api, &mut app, &plan.manifest).await?);
-    ports::check_services(api, &app, &plan.recipe.ports).await?;
+    ports::check_services(api, &app, &plan.recipe.ports, app.spec.port).await?;
     records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
     let source = TypedKey::Source(name.clone(), file.hash).key();
     let (hash, size) = (file.hash, file.size);
@@ -234,6 +234,7 @@ fn is_serving(app: &ApplicationRecords, plan: &Plan, file: &ValueFile) -> bool {
         let mut settings = release.settings.clone();
         settings.health.domain = None;
         settings.application_created_at = None;
+        settings.port = None;
         release.source == file.hash && release.recipe == recipe && settings == plan.settings
     })
 }

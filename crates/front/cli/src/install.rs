@@ -211,7 +211,9 @@ fn configuration(session: &Session) -> anyhow::Result<PathBuf> {
 /// Puts this binary where the node is started from; an upgrade may replace it there later.
 fn put_binary(session: &Session) -> anyhow::Result<()> {
     let directory = session.layout.bin();
-    directory::private_directory(session.layout.root())?;
+    for path in directory::data_directory(&session.layout)? {
+        output::say(&format!("{} was open to others and is so no longer", path.display()));
+    }
     let copy = binaries::install(Path::new("/proc/self/exe"), &directory)?;
     binaries::name(&directory, BinaryRole::Current, &copy)
 }

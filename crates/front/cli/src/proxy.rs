@@ -2,7 +2,7 @@
 //! `proxy back-ends`, which looks at a running one and changes it.
 
 mod back_ends;
-mod options;
+pub mod options;
 mod table;
 
 use std::io::IsTerminal;

@@ -17,21 +17,25 @@ use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
 use super::https::HttpsArgs;
+use super::proxy::options::seconds;
 use super::store::cluster::PeerArgs;
-use super::{Session, address, output, push};
+use super::{Exit, Session, address, output, push};
 use api_types::NodeVitals;
 use client::Client;
 use cluster::frame::Versions;
 use cluster::options::PeerOptions;
 use node::backend::Backend;
 use node::started::Started;
-use node::{NodeConfig, RunEnd, roles};
+use node::{DRAIN_DEFAULT, NodeConfig, RunEnd, roles};
+use os::binaries::{self, BinaryRole};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::task;
+use upgrade::attend::Interrupts;
+use upgrade::leaving::Over;
 use upgrade::succession;
 use upgrade::succession::{Heir, TrialOutcome};
-use upgrade::{ProcessOrigin, attend};
+use upgrade::{ProcessOrigin, attend, leaving};
 
 const HTTP_DEFAULT: &str = "0.0.0.0:8080";
 /// The longest wait for a node to answer; recovery of a large store takes seconds.
@@ -81,6 +85,9 @@ pub struct Up {
     /// Router threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// How long connections may go on in the process from before an upgrade
+    #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
+    drain: Duration,
     /// Report this load in percent instead of what /proc says, if that is of a whole host
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     load: Option<u32>,
@@ -113,12 +120,6 @@ pub struct Up {
     attended: bool,
 }
 
-/// The process that runs the node now.
-struct RunningNode {
-    pid: u32,
-    program: PathBuf,
-}
-
 impl Up {
     pub fn run(self, session: &Session) -> anyhow::Result<()> {
         if let Some(directory) = &self.directory {
@@ -142,15 +143,21 @@ impl Up {
             .thread_name("control")
             .enable_all()
             .build()?;
-        let next = runtime.block_on(self.run_node(session))?;
+        let left = runtime.block_on(self.run_node(session))?;
         runtime.shutdown_background();
-        match next {
+        match left {
             // The process that started this one goes on seeing it.
-            Some(next) if !self.detached && !self.attended => {
-                Err(attend::become_attendant(&next.program, &session.layout, next.pid))
+            Some((Over::Finished(node), program)) if self.is_first() => {
+                Err(attend::become_attendant(&session.layout, &program, node))
             }
-            _ => Ok(()),
+            None | Some((Over::Finished(_) | Over::WithNode(0), _)) => Ok(()),
+            Some((Over::WithNode(code), _)) => Err(Exit(code).into()),
         }
+    }
+
+    /// Returns whether this is the process that a terminal or a service manager started, and sees.
+    fn is_first(&self) -> bool {
+        !self.detached && !self.attended
     }
 
     fn config(&self, layout: &DataDirectory) -> anyhow::Result<NodeConfig> {
@@ -174,6 +181,7 @@ impl Up {
             threads: self.threads.map(usize::from),
             load: self.load,
             fail_points: self.fail_points,
+            drain: self.drain,
             clock_off: self.clock_off,
             search_path: std::env::var("PATH").unwrap_or_default(),
             home: std::env::home_dir(),
@@ -181,13 +189,14 @@ impl Up {
         })
     }
 
-    /// Runs the node until it ends, here or in the process that has taken over.
-    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<RunningNode>> {
+    /// Runs the node until it ends here, and finishes what is under way if another process has
+    /// taken over; then it returns the program of that one, too.
+    async fn run_node(&self, session: &Session) -> anyhow::Result<Option<(Over, PathBuf)>> {
         let layout = &session.layout;
         let mut config = self.config(layout)?;
         let started = Started::new(self.arguments()?, config.search_path.clone());
         let (mut origin, mut directory) = (ProcessOrigin::Fresh, self.directory.as_deref());
-        let mut says = !self.take_over;
+        let (mut says, mut under_way) = (!self.take_over, Vec::new());
         if self.take_over {
             let (bound, heir) = Heir::meet(layout)?;
             config.listeners = Arc::new(Listeners::inheriting(bound));
@@ -197,7 +206,11 @@ impl Up {
             let node = node::run(config.clone(), &started, origin);
             let node = std::pin::pin!(node);
             let ended = run_and_push(node, session, directory, says).await?;
-            let RunEnd::HandedOver(left) = ended else { return Ok(None) };
+            let RunEnd::HandedOver(mut left) = ended else {
+                leaving::stop(under_way).await;
+                return Ok(None);
+            };
+            under_way.extend(left.under_way.take());
             let client = Arc::new(Client::new(layout));
             let ask = move || {
                 let client = client.clone();
@@ -206,11 +219,22 @@ impl Up {
             let tried = succession::attempt(layout, &left, &self.successor(layout)?, &ask).await;
             match tried.unwrap_or_else(|error| TrialOutcome::Returned(format!("{error:#}"))) {
                 TrialOutcome::Kept(pid) => {
+                    // A port that the next process closes must not stay open for this one's sake.
                     let program = left.testament.path.clone();
-                    left.leave(pid).await?;
-                    return Ok(Some(RunningNode { pid, program }));
+                    drop(left);
+                    let interrupts = match self.is_first() {
+                        true => Interrupts::of_this_process(),
+                        false => Interrupts::Ignored,
+                    };
+                    let over = leaving::leave(layout, pid, interrupts, under_way).await?;
+                    let newest = binaries::named(&layout.bin(), BinaryRole::Current);
+                    let program = Some(program).filter(|one| one.is_file()).or(newest);
+                    return Ok(Some((over, program.unwrap_or_default())));
                 }
-                TrialOutcome::Stopped => return Ok(None),
+                TrialOutcome::Stopped => {
+                    leaving::stop(under_way).await;
+                    return Ok(None);
+                }
                 TrialOutcome::Returned(why) => {
                     config.listeners = Arc::new(Listeners::inheriting(left.listeners));
                     // An invitation is redeemed only once.
@@ -227,7 +251,7 @@ impl Up {
         let root = layout.root().to_string_lossy().into_owned();
         let kind = if self.detached { "--detached" } else { "--attended" };
         let mut all: Vec<String> =
-            ["up", "--take-over", kind, "--data-dir"].map(str::to_owned).into();
+            [attend::UP, attend::TAKE_OVER, kind, "--data-dir"].map(str::to_owned).into();
         all.push(root);
         all.extend(self.arguments()?);
         Ok(all)
@@ -240,6 +264,9 @@ impl Up {
         all.extend(self.accept_proxy.as_ref().map(|from| format!("--accept-proxy={from}")));
         all.extend(self.forwarded.then(|| "--forwarded".into()));
         all.extend(self.threads.map(|threads| format!("--threads={threads}")));
+        // Only where it was said: a binary from before does not know the option.
+        let drain = (self.drain != DRAIN_DEFAULT).then_some(self.drain.as_secs_f64());
+        all.extend(drain.map(|seconds| format!("--drain={seconds}")));
         all.extend(self.load.map(|load| format!("--load={load}")));
         all.extend(self.peers.arguments());
         all.extend(self.roles.as_ref().map(|roles| format!("--roles={roles}")));
@@ -271,7 +298,7 @@ impl Up {
         let log = tracing_subscriber::fmt().with_max_level(level).with_target(false);
         if self.detached {
             rustix::process::setsid().ok();
-            let path = log_path(layout);
+            let path = layout.node_log();
             log.with_ansi(false).with_writer(move || BoundedLog { path: path.clone() }).init();
         } else {
             use std::io::IsTerminal;
@@ -290,10 +317,10 @@ impl Up {
                 layout.root().display()
             );
         }
-        os::directory::private_directory(layout.root()).with_context(|| {
-            format!("{} cannot be made; choose another --data-dir", layout.root().display())
-        })?;
-        let log = log_path(layout);
+        for path in os::directory::data_directory(layout)? {
+            output::say(&format!("{} was open to others and is so no longer", path.display()));
+        }
+        let log = layout.node_log();
         let errors = open(&log)?;
         let from = errors.metadata()?.len();
         let mut command = Command::new(std::env::current_exe()?);
@@ -366,10 +393,6 @@ async fn wait_until_answering(
         tokio::time::sleep(POLL).await;
     }
     Ok(())
-}
-
-fn log_path(layout: &DataDirectory) -> PathBuf {
-    layout.root().join("node.log")
 }
 
 fn open(path: &Path) -> anyhow::Result<std::fs::File> {

@@ -1,10 +1,11 @@
 //! The doors through which other nodes' calls and streams reach the parts that take them, once
 //! those are there.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use anyhow::Context;
 use model::NodeId;
+use runtime::lock::locked;
 use runtime::members::{BoxedStream, RouterCall, ServeStream, StreamKind, Take};
 
 /// The door for calls to this node's router; they are refused until the router is there.
@@ -23,17 +24,25 @@ impl RouterDoor {
     }
 }
 
+/// A door behind which somebody may stand.
+type Door = Mutex<Option<Arc<ServeStream>>>;
+
 /// The doors for streams of each kind; they are refused until somebody is there to take them.
 #[derive(Clone, Default)]
-pub struct Doors(Arc<[OnceLock<ServeStream>; StreamKind::ALL.len()]>);
+pub struct Doors(Arc<[Door; StreamKind::ALL.len()]>);
 
 impl Doors {
-    fn door(&self, kind: StreamKind) -> &OnceLock<ServeStream> {
-        &self.0[kind as usize]
+    fn door(&self, kind: StreamKind) -> MutexGuard<'_, Option<Arc<ServeStream>>> {
+        locked(&self.0[kind as usize])
     }
 
     pub fn set(&self, kind: StreamKind, serve: ServeStream) {
-        self.door(kind).set(serve).ok();
+        self.door(kind).get_or_insert(Arc::new(serve));
+    }
+
+    /// Lets go of those behind the doors, who hold what is on this side, too.
+    pub fn close(&self) {
+        StreamKind::ALL.into_iter().for_each(|kind| *self.door(kind) = None);
     }
 
     pub fn hand_over(
@@ -42,7 +51,7 @@ impl Doors {
         peer: NodeId,
         stream: BoxedStream,
     ) -> anyhow::Result<()> {
-        let serve = self.door(kind).get();
+        let serve = self.door(kind).clone();
         let serve = serve.context("this node has no agent: it keeps the store alone")?;
         serve(peer, stream);
         Ok(())

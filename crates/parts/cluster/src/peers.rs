@@ -113,6 +113,12 @@ impl Peers {
         locked(&self.seen).clone()
     }
 
+    /// Lets go of the parts that took calls here. They hold these peers in turn, so that neither
+    /// would ever be let go of by itself.
+    pub fn close(&self) {
+        self.doors.close();
+    }
+
     /// Runs for as long as the node does. Dropping the future ends the streams.
     pub async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let mut at_end = AtEnd { peers: self.clone(), closes: true };

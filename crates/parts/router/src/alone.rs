@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ impl Alone {
             threads: senders,
             serials: AtomicU64::new(1),
             live: Mutex::new(Live::default()),
-            peers: OnceLock::new(),
+            peers: Mutex::default(),
             members: watch::Sender::default(),
         });
         let joins = Mutex::new(start_threads(&shared, receivers)?);
@@ -100,18 +100,16 @@ impl Alone {
 
     /// Accepts no more and ends what is under way within `limit`.
     pub fn stop(&self, limit: Duration) {
-        self.tell(Stop { limit, awaits: DrainScope::Answers });
+        self.tell(Stop { limit, asks: limit, awaits: DrainScope::Answers });
     }
 
     /// Accepts no more and serves its clients until they are gone, `limit` at the longest.
     pub fn leave(&self, limit: Duration) {
-        self.tell(Stop { limit, awaits: DrainScope::Connections });
+        self.tell(Stop { limit, asks: limit, awaits: DrainScope::Connections });
     }
 
     fn tell(&self, stop: Stop) {
-        for thread in &self.shared.threads {
-            thread.try_send(Command::Stop(stop)).ok();
-        }
+        super::tell(&self.shared.threads, stop);
     }
 
     /// Blocks until all threads have ended.

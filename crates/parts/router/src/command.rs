@@ -24,6 +24,8 @@ pub enum Command {
 pub struct Stop {
     /// The time after which whatever is left is cut.
     pub limit: Duration,
+    /// The time in which clients may still ask; after it those that ask for nothing are ended.
+    pub asks: Duration,
     pub awaits: DrainScope,
 }
 

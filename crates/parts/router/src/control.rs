@@ -25,7 +25,7 @@ use super::limits::Limits;
 use super::queue::Queue;
 use super::records::{CHANGES_MAX, RecordChange, SharedRecords};
 use super::scope::Scope;
-use super::shared::{EndpointKey, FarEndpoints, Live, Shared};
+use super::shared::{EndpointKey, FarEndpoints, Live, Shared, Spoken};
 use super::table::{RoutedApplication, Service, Table};
 use metrics::Labels;
 
@@ -41,7 +41,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
     let (sender, mut changes) = mpsc::channel(CHANGES_MAX);
     let followed = records.clone();
     let watching = followed.follow(prefixes(), sender);
-    let mut down = shared.peers.get().map(|peers| peers.down());
+    let mut down = shared.peers().as_ref().map(|peers| peers.down());
     let mut control = Control {
         book: Book::new(shared.node.clone()),
         read: false,
@@ -401,7 +401,8 @@ impl Control {
     /// Opens and closes applications' ports.
     async fn listen(&mut self) {
         let Some(public) = self.shared.public else { return };
-        let wanted = self.shared.table.load().ports().clone();
+        let table = self.shared.table.load_full();
+        let wanted = table.ports().clone();
         let is_same = self.listens.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &wanted));
         if is_same && self.live().waiting.is_empty() && !self.has_port_problems() {
             return;
@@ -431,14 +432,34 @@ impl Control {
                 keep
             });
             for (&id, application) in &*wanted {
-                if matches!(live.ports.get(&id), Some(Ok(_))) {
+                let spoken = match (id.transport, table.service(id)) {
+                    (Transport::Tcp, None) => Spoken::Http,
+                    (Transport::Tcp, Some(_)) | (Transport::Udp, _) => Spoken::Other,
+                };
+                let known = live.ports.get(&id).and_then(|state| state.as_ref().ok()).copied();
+                if known == Some(spoken) {
                     continue;
                 }
-                match self.open(SocketAddr::new(public.ip(), id.port), id) {
+                let address = SocketAddr::new(public.ip(), id.port);
+                let opening = match known {
+                    None => self.open(address, id),
+                    Some(_) => self.turn(address, id),
+                };
+                match opening {
                     Ok(opening) => {
                         commands.extend(self.shared.threads.iter().zip(opening));
-                        live.ports.insert(id, Ok(()));
-                        tracing::info!(%application, port = %id, "router.port_opened");
+                        live.ports.insert(id, Ok(spoken));
+                        match known {
+                            None => tracing::info!(%application, port = %id, "router.port_opened"),
+                            Some(before) => tracing::info!(
+                                %application, port = %id, ?before, ?spoken, "router.port_turned"
+                            ),
+                        }
+                    }
+                    // It goes on as it is, a little slower; the next change of ports tries again.
+                    Err(error) if known.is_some() => {
+                        let error = format!("{error:#}");
+                        tracing::warn!(%application, port = %id, error, "router.port_not_turned");
                     }
                     Err(error) => {
                         let error = format!("{error:#}");
@@ -470,6 +491,13 @@ impl Control {
                 sockets.map(|one| Command::Receive(id.port, one)).collect()
             }
         })
+    }
+
+    /// Lets every thread accept anew on a port that stays open and on which something else is
+    /// spoken from now on. Connections wait in the same queue all the while.
+    fn turn(&self, address: SocketAddr, id: PortId) -> anyhow::Result<Vec<Command>> {
+        let again = self.shared.listeners.again(address)?.into_iter();
+        Ok(again.map(|one| Command::Listen(Scope::Port(id.port), one)).collect())
     }
 
     /// Tells the agent which instances it may stop: they have nothing in flight, or were never

@@ -27,45 +27,18 @@ pub fn defer(listener: &TcpListener, clients_speak_first: bool) -> io::Result<()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{ErrorKind, Read, Write};
-    use std::net::TcpStream;
-    use std::time::{Duration, Instant};
-
-    use super::*;
-
-    const DEADLINE: Duration = Duration::from_secs(20);
-
-    fn accepted(listener: &TcpListener) -> TcpStream {
-        let begun = Instant::now();
-        loop {
-            match listener.accept() {
-                Ok((stream, _)) => return stream,
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
-            }
-            assert!(begun.elapsed() < DEADLINE, "nothing to accept");
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn a_connection_comes_with_its_first_bytes_or_without_any() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        defer(&listener, true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let _silent = TcpStream::connect(address).unwrap();
-        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-        let mut speaks = TcpStream::connect(address).unwrap();
-        speaks.write_all(b"GET").unwrap();
-        let mut stream = accepted(&listener);
-        assert_eq!(stream.peer_addr().unwrap(), speaks.local_addr().unwrap());
-        stream.set_nonblocking(true).unwrap();
-        assert_eq!(stream.read(&mut [0; 8]).unwrap(), 3);
-        accepted(&listener);
-        defer(&listener, false).unwrap();
-        let _silent_too = TcpStream::connect(address).unwrap();
-        // On loopback it is there as soon as it is connected.
-        listener.accept().unwrap();
-    }
+#[expect(unsafe_code, reason = "no library that is used here knows this option")]
+pub fn is_deferred(listener: &TcpListener) -> io::Result<bool> {
+    let (mut seconds, mut length): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
+    let value = (&raw mut seconds).cast();
+    let descriptor = listener.as_raw_fd();
+    // SAFETY: the kernel writes at most `length` bytes at `value`, an integer that outlives the
+    // call, as `length` does; the descriptor is open while the listener is borrowed.
+    let result = unsafe {
+        libc::getsockopt(descriptor, IPPROTO_TCP, TCP_DEFER_ACCEPT, value, &raw mut length)
+    };
+    if result == 0 { Ok(seconds != 0) } else { Err(io::Error::last_os_error()) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,7 @@ use super::lazy_timer::LazyTimer;
 use super::limits::Limits;
 use super::presence::Presence;
 use super::registration::FLAGS;
+use super::thread::Thread;
 use super::wire::Wire;
 
 /// Clients that are answered before others have their turn: less than a millisecond. The bytes of
@@ -54,6 +55,7 @@ pub type HandBack = Box<dyn Fn(Connection, Presence, ConnectionStart)>;
 type Events = Vec<(EventSource, EventFlags)>;
 
 pub struct Lane {
+    thread: Rc<Thread>,
     epoll: AsyncFd<Rc<OwnedFd>>,
     entrance: UnboundedReceiver<LaneEntrant>,
     hand_back: HandBack,
@@ -63,16 +65,23 @@ pub struct Lane {
     timer: LazyTimer,
     /// The time before which nobody has waited for too long.
     sweep_at: Instant,
+    /// Whether it is woken when nobody may ask any more.
+    is_told: bool,
 }
 
 impl Lane {
-    pub fn new(entrance: UnboundedReceiver<LaneEntrant>, hand_back: HandBack) -> io::Result<Lane> {
+    pub fn new(
+        thread: Rc<Thread>,
+        entrance: UnboundedReceiver<LaneEntrant>,
+        hand_back: HandBack,
+    ) -> io::Result<Lane> {
         let epoll = Rc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let registrations = UpstreamRegistrations::new(epoll.clone());
         #[expect(deprecated, reason = "what replaces it is unsafe, and this descriptor is owned")]
         let epoll = AsyncFd::with_interest(epoll, Interest::READABLE)?;
         let now = Instant::now();
         Ok(Lane {
+            thread,
             epoll,
             entrance,
             hand_back,
@@ -87,6 +96,7 @@ impl Lane {
             },
             timer: LazyTimer::default(),
             sweep_at: now,
+            is_told: false,
         })
     }
 
@@ -118,6 +128,11 @@ impl Lane {
     fn poll_news(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(Some(entrant)) = self.entrance.poll_recv(context) {
             self.enter(entrant);
+        }
+        if self.thread.idlers.are_over() {
+            self.empty();
+        } else if !std::mem::replace(&mut self.is_told, true) {
+            self.thread.idlers.tell(context.waker());
         }
         while self.events.is_empty()
             && let Poll::Ready(Ok(mut ready)) = self.epoll.poll_read_ready(context)
@@ -243,6 +258,17 @@ impl Lane {
             return;
         };
         self.go(key, |limits| ConnectionStart::Underway(underway, limits));
+    }
+
+    /// Ends clients that ask for nothing; one that an instance was asked for gets a task.
+    fn empty(&mut self) {
+        let keys: Vec<usize> = self.clients.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            match self.clients[key].underway.is_some() {
+                true => self.leave(key),
+                false => drop(self.clients.remove(key)),
+            }
+        }
     }
 
     /// Gives a client a task of its own from now on.

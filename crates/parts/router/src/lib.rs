@@ -19,6 +19,7 @@ pub mod far;
 mod files;
 mod forward;
 mod h2;
+mod idlers;
 mod lane;
 mod lazy_timer;
 pub mod limits;
@@ -53,7 +54,7 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -175,7 +176,7 @@ pub fn start(
         threads: senders,
         serials: AtomicU64::new(1),
         live: Mutex::new(Live { waiting, ..Live::default() }),
-        peers: OnceLock::new(),
+        peers: Mutex::default(),
         members: watch::Sender::default(),
     });
     let joins = Mutex::new(start_threads(&shared, receivers)?);
@@ -212,7 +213,7 @@ impl RouterHandle {
                 take_call(&shared, call);
             }
         }));
-        self.shared.peers.set(peers).ok();
+        *self.shared.peers() = Some(peers);
     }
 
     /// Returns the control task, to be run under supervision and again after a fault. It ends with
@@ -284,14 +285,15 @@ impl RouterHandle {
 
     /// Accepts no more, ends what is under way within `limit`, and waits for that. It blocks.
     pub fn stop(&self, limit: Duration) {
-        self.tell_to_stop(Stop { limit, awaits: DrainScope::Answers });
+        self.tell_to_stop(Stop { limit, asks: limit, awaits: DrainScope::Answers });
         self.join();
     }
 
-    /// Accepts no more and lets every client ask once more within `limit`: its next answer tells it
-    /// to connect again. The store is no longer needed. It returns at once; see `has_left`.
-    pub fn leave(&self, limit: Duration) {
-        self.tell_to_stop(Stop { limit, awaits: DrainScope::Connections });
+    /// Accepts no more and lets every client ask once more within `asks`: its next answer tells it
+    /// to connect again. What is under way then goes on until it ends by itself, for `limit` at
+    /// most. The store is no longer needed. It returns at once; see `has_left`.
+    pub fn leave(&self, asks: Duration, limit: Duration) {
+        self.tell_to_stop(Stop { limit, asks, awaits: DrainScope::Connections });
     }
 
     /// Returns whether nothing is under way any more.
@@ -299,11 +301,18 @@ impl RouterHandle {
         self.joins().iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits for the threads until the limit that `leave` set. It blocks.
+    /// Waits for the threads. It blocks.
     pub fn join(&self) {
-        let joins = std::mem::take(&mut *self.joins());
-        for join in joins {
-            join.join().ok();
+        for thread in std::mem::take(&mut *self.joins()) {
+            thread.join().ok();
+        }
+    }
+
+    /// Returns the threads after `leave`, without the rest of the router: they need it no longer.
+    pub fn leaving(&self) -> LeavingThreads {
+        LeavingThreads {
+            joins: std::mem::take(&mut *self.joins()),
+            threads: self.shared.threads.clone(),
         }
     }
 
@@ -313,8 +322,33 @@ impl RouterHandle {
 
     fn tell_to_stop(&self, stop: Stop) {
         self.shared.live.lock().unwrap_or_else(PoisonError::into_inner).waiting.clear();
-        for thread in &self.shared.threads {
-            thread.try_send(Command::Stop(stop)).ok();
+        tell(&self.shared.threads, stop);
+    }
+}
+
+fn tell(threads: &[mpsc::Sender<Command>], stop: Stop) {
+    for thread in threads {
+        thread.try_send(Command::Stop(stop)).ok();
+    }
+}
+
+/// The threads of a router that leaves.
+pub struct LeavingThreads {
+    joins: Vec<JoinHandle<()>>,
+    threads: Vec<mpsc::Sender<Command>>,
+}
+
+impl LeavingThreads {
+    /// Returns a function that ends what is under way within a limit, after all.
+    pub fn stop(&self) -> impl Fn(Duration) + Send + use<> {
+        let threads = self.threads.clone();
+        move |limit| tell(&threads, Stop { limit, asks: limit, awaits: DrainScope::Answers })
+    }
+
+    /// Waits for the threads. It blocks.
+    pub fn join(self) {
+        for thread in self.joins {
+            thread.join().ok();
         }
     }
 }

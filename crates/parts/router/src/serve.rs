@@ -54,6 +54,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// The time between two looks while the last requests end.
 const STOP_CHECK: Duration = Duration::from_millis(5);
+/// The same when only what takes long is left, possibly for an hour.
+const LATE_CHECK: Duration = Duration::from_millis(250);
+
+/// The stop of a thread whose router is gone.
+const STOP_AT_ONCE: Stop =
+    Stop { limit: Duration::ZERO, asks: Duration::ZERO, awaits: DrainScope::Answers };
 
 /// The acceptor of connections, and the parts that serve them.
 struct Acceptor {
@@ -79,7 +85,8 @@ pub fn run(
     let hand_back = move |connection, presence, start| {
         go_on(goes_on.clone(), connection, presence, start);
     };
-    let lane = runtime.block_on(async { Lane::new(entrance, Box::new(hand_back)) })?;
+    let of = thread.clone();
+    let lane = runtime.block_on(async { Lane::new(of, entrance, Box::new(hand_back)) })?;
     runtime.spawn_local(lane.run());
     runtime.block_on(async {
         let mut listeners: HashMap<Scope, AbortHandle> = HashMap::new();
@@ -112,32 +119,52 @@ pub fn run(
                     }
                     Some(Command::Far(call)) => take_call(&acceptor, *call),
                     Some(Command::Stop(stop)) => break stop,
-                    None => break Stop { limit: Duration::ZERO, awaits: DrainScope::Answers },
+                    None => break STOP_AT_ONCE,
                 },
             }
         };
         thread.begin_to_stop(stop.awaits);
         listeners.values().for_each(AbortHandle::abort);
         thread.leaving.notify_waiters();
-        let deadline = Instant::now() + stop.limit;
-        loop {
-            // Connections that were told to leave are busy with that at the next look.
-            tokio::time::sleep(STOP_CHECK).await;
-            while let Ok(command) = commands.try_recv() {
-                if let Command::Far(call) = command {
-                    take_call(&acceptor, *call);
-                }
-            }
-            let left = match stop.awaits {
-                DrainScope::Answers => thread.busy.get(),
-                DrainScope::Connections => thread.connections.get(),
-            };
-            if left == 0 || Instant::now() >= deadline {
-                break;
-            }
-        }
+        finish(&acceptor, &mut commands, stop).await;
     });
     Ok(())
+}
+
+/// Serves those who are here until nothing is left of what is awaited, or the time is up.
+async fn finish(acceptor: &Rc<Acceptor>, commands: &mut mpsc::Receiver<Command>, mut stop: Stop) {
+    let (thread, mut began) = (&acceptor.thread, Instant::now());
+    let mut sweep_at = began + SWEEP_INTERVAL;
+    loop {
+        let is_late = thread.idlers.are_over();
+        // Connections that were told to leave are busy with that at the next look.
+        tokio::time::sleep(if is_late { LATE_CHECK } else { STOP_CHECK }).await;
+        while let Ok(command) = commands.try_recv() {
+            match command {
+                Command::Far(call) => take_call(acceptor, *call),
+                // There is less time than it seemed.
+                Command::Stop(sooner) => (stop, began) = (sooner, Instant::now()),
+                Command::Listen(..) | Command::Receive(..) | Command::Unlisten(_) => {}
+            }
+        }
+        let left = match stop.awaits {
+            DrainScope::Answers => thread.busy.get(),
+            DrainScope::Connections => thread.connections.get(),
+        };
+        if left == 0 || began.elapsed() >= stop.limit {
+            return;
+        }
+        if began.elapsed() >= stop.asks && !is_late {
+            thread.idlers.end();
+            thread.shared.let_go();
+            tracing::info!(left, "router.thread_finishes");
+        }
+        if Instant::now() >= sweep_at {
+            sweep_at = Instant::now() + SWEEP_INTERVAL;
+            thread.sweep();
+            acceptor.workers.sweep();
+        }
+    }
 }
 
 fn serve(acceptor: &Rc<Acceptor>, connection: Connection) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::{ApplicationName, NodeId, PortId};
@@ -71,9 +71,9 @@ pub struct Shared {
     pub threads: Vec<mpsc::Sender<Command>>,
     pub serials: AtomicU64,
     pub live: Mutex<Live>,
-    /// The routers of other nodes; unset until `RouterHandle::connect`, and without them this node
+    /// The routers of other nodes; `None` until `RouterHandle::connect`, and without them this node
     /// knows no others.
-    pub peers: OnceLock<Arc<dyn RouterPeers>>,
+    pub peers: Mutex<Option<Arc<dyn RouterPeers>>>,
     /// The nodes that may call this router.
     pub members: watch::Sender<Arc<BTreeSet<NodeId>>>,
 }
@@ -82,6 +82,17 @@ impl Shared {
     /// Returns whether the router changes not a byte of a head.
     pub fn is_transparent(&self) -> bool {
         self.forwarded == ForwardedFields::Nothing
+    }
+
+    pub fn peers(&self) -> MutexGuard<'_, Option<Arc<dyn RouterPeers>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of all that only further requests would need; those under way have what they need.
+    pub fn let_go(&self) {
+        self.table.store(Arc::default());
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Live::default();
+        *self.peers() = None;
     }
 
     /// Records a fault of this kind; if it is to be told, returns how many others there were.
@@ -110,6 +121,14 @@ pub type EndpointKey = (IncarnationKey, Option<PortId>);
 /// The endpoints on other nodes by port and node; the port is `None` for that of HTTP.
 pub type FarEndpoints = BTreeMap<(Option<PortId>, NodeId), (FarDescription, Arc<Endpoint>)>;
 
+/// What an open port was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    Http,
+    /// Whatever an application's own port is for.
+    Other,
+}
+
 /// The objects that the control task made; they outlive its restarts, as requests depend on them.
 #[derive(Default)]
 pub struct Live {
@@ -121,5 +140,5 @@ pub struct Live {
     /// The public listeners that accept nothing yet: before the first snapshot there is no route.
     pub waiting: Vec<(Scope, Vec<TcpListener>)>,
     /// The applications' own ports; an error says why one is not open.
-    pub ports: BTreeMap<PortId, Result<(), String>>,
+    pub ports: BTreeMap<PortId, Result<Spoken, String>>,
 }

@@ -272,6 +272,13 @@ impl Table {
         let same = |old: &Arc<RoutedApplication>, new: &Arc<RoutedApplication>| {
             old.ports() == new.ports() && old.rights == new.rights
         };
+        let services = |one: Option<&Arc<RoutedApplication>>| -> Vec<PortId> {
+            one.into_iter().flat_map(|one| one.services.keys().copied()).collect()
+        };
+        if services(old) != services(new) {
+            // A port that stays may be for something else from now on, which is another state.
+            self.ports = Arc::new((*self.ports).clone());
+        }
         if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
             return;
         }

@@ -20,4 +20,5 @@ mod returning;
 mod serving;
 mod slow;
 pub(crate) mod tls;
+mod turning;
 pub(crate) mod world;

@@ -22,6 +22,7 @@ use super::datagrams::{FLOWS_MAX, Rooms};
 use super::endpoint::Endpoint;
 use super::files::recent::RecentTargets;
 use super::h2::call::CallConnections;
+use super::idlers::Idlers;
 use super::pool::Pool;
 use super::rarely::Rarely;
 use super::scope::Scope;
@@ -60,6 +61,8 @@ pub struct Thread {
     pub scratch_h2: RefCell<Scratch>,
     /// Wakes those that wait for other routers' requests, or read what nobody wants.
     pub leaving: Notify,
+    /// Those who wait for a client's next request.
+    pub idlers: Idlers,
     request_id: Cell<u64>,
     /// The buffer and pipes of connections that are passed on whole.
     pub means: Means,
@@ -88,6 +91,7 @@ impl Thread {
             streams: Rc::default(),
             scratch_h2: RefCell::default(),
             leaving: Notify::new(),
+            idlers: Idlers::default(),
             request_id: Cell::new(seed),
             means: Means::default(),
             rooms,

@@ -143,6 +143,17 @@ impl Wire {
         socket.set_linger(Some(Duration::ZERO)).ok();
     }
 
+    /// Says whether the connection is reset when it is dropped as it is now.
+    pub fn end_with_a_reset(&self, is_reset: bool) {
+        let socket = match self {
+            Wire::Plain(plain) => SockRef::from(plain),
+            Wire::Sealed(sealed) => SockRef::from(sealed.tcp()),
+            // The connection below it carries others, too.
+            Wire::Stream(_) => return,
+        };
+        socket.set_linger(is_reset.then_some(Duration::ZERO)).ok();
+    }
+
     /// Returns the node on the other side, if this one called it.
     pub fn far(&self) -> Option<&Arc<FarPeer>> {
         match self {

@@ -6,6 +6,7 @@
 pub mod attend;
 pub mod candidate;
 pub mod formats;
+pub mod leaving;
 pub mod rolling;
 pub mod succession;
 

@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::upgrade::trial::{Event, Trial, TrialVerdict, Vitals};
@@ -53,8 +52,13 @@ pub struct Testament {
     pub before: Vitals,
 }
 
-/// A function that blocks until the router of the old process has answered what it took on.
-pub type Answered = Arc<dyn Fn() + Send + Sync>;
+/// What is still under way in the router of the old process.
+pub struct UnderWay {
+    /// Blocks until nothing is left of it.
+    pub finish: Box<dyn FnOnce() + Send>,
+    /// Leaves it only so much time from now on.
+    pub stop: Box<dyn Fn(Duration) + Send>,
+}
 
 /// A function that asks the new process for its state.
 pub type AskVitals<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sync);
@@ -63,29 +67,10 @@ pub type AskVitals<'a> = &'a (dyn Fn() -> Boxed<anyhow::Result<NodeVitals>> + Sy
 pub struct Handover {
     pub testament: Testament,
     pub listeners: BoundListeners,
-    /// A function that waits until all who were connected are answered.
-    pub answered: Option<Answered>,
+    /// `None` without a router.
+    pub under_way: Option<UnderWay>,
     /// The address where public HTTP listens.
     pub public: Option<SocketAddr>,
-}
-
-impl Handover {
-    /// Answers what was taken on before, while process `node` runs the new binary; a SIGTERM is
-    /// passed on to it.
-    pub async fn leave(&self, node: u32) -> anyhow::Result<()> {
-        let Some(answered) = self.answered.clone() else { return Ok(()) };
-        let mut terminate = signal(SignalKind::terminate())?;
-        tokio::select! {
-            waited = tokio::task::spawn_blocking(move || answered()) => waited?,
-            _ = terminate.recv() => {
-                let pid = i32::try_from(node).ok().and_then(Pid::from_raw);
-                if let Some(pid) = pid {
-                    kill_process(pid, Signal::TERM).ok();
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -286,6 +286,23 @@ fn a_specification_that_comes_late_of_a_destroyed_application_changes_nothing() 
 }
 
 #[test]
+fn port_of_http_is_the_serving_releases_own_unless_a_command_chose_one() {
+    let mut world = World::new();
+    let mut spec = ApplicationSpec::new(Timestamp(0));
+    spec.port = Some(8001);
+    world.put(TypedKey::Spec(name()), &spec).serve(1, true);
+    let port = |world: &World| world.0.describe(&name()).unwrap().port;
+    assert_eq!(port(&world), Some(8001), "the release is from before it had one");
+    let mut release = world.0.applications[&name()].releases[&id(1)].clone();
+    release.settings.port = Some(8000);
+    world.put(TypedKey::Release(name(), id(1)), &release);
+    assert_eq!(port(&world), Some(8000));
+    spec.port_chosen = true;
+    world.put(TypedKey::Spec(name()), &spec);
+    assert_eq!(port(&world), Some(8001));
+}
+
+#[test]
 fn an_unreadable_record_changes_nothing() {
     let mut world = World::new();
     world.put(TypedKey::Spec(name()), &ApplicationSpec::new(Timestamp(0)));

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use super::world::{NAME, Ports, SERVER, Stream, Talk, Two, await_answer, await_datagram};
 use crate::node::Node;
@@ -12,9 +14,6 @@ use crate::wait::{space_out, wait_until};
 
 /// The number of connections, so that some come before, while and after a node hands over.
 const CONNECTIONS: u64 = 50;
-/// How long the process from before keeps what is under way; somewhat less, for a machine that is
-/// slow.
-const KEPT_FOR: Duration = Duration::from_secs(20);
 
 /// A connection on which line after line is answered until it breaks.
 struct Chat {
@@ -71,18 +70,19 @@ fn no_connection_is_refused_while_nodes_hand_over() {
     let streams = ips.map(|ip| Stream::start(ip, ports.tcp));
     streams.iter().for_each(|stream| stream.go_on(CONNECTIONS));
     let next = other_binary(nodes.one.directory.path(), "next");
-    let began = Instant::now();
     nodes.one.cortex(&["upgrade", "--binary", next.to_str().expect("text")]);
-    if began.elapsed() < KEPT_FOR {
-        chats.iter().for_each(Chat::go_on);
-    }
+    chats.iter().for_each(Chat::go_on);
     streams.iter().for_each(|stream| stream.go_on(CONNECTIONS));
     streams.into_iter().for_each(Stream::finish_without_failure);
     for ip in ips {
         await_datagram(ip, ports.udp, "one");
     }
     assert_eq!(pids(&nodes.one), before, "the same processes");
-    // They end with the process from before, and not as if the instance had said its last.
+    chats.iter().for_each(Chat::go_on);
+    // They end with the nodes, and not as if the instance had said its last.
+    for node in [&nodes.two, &nodes.one] {
+        node.signal(Signal::TERM);
+    }
     for chat in chats {
         let error = chat.thread.join().expect("it does not panic");
         assert!(error.contains("Connection reset"), "{error}");

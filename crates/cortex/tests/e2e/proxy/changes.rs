@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use os::finishing::FINISHING_MAX;
 use rustix::process::Signal;
 
 use super::world::{LIMIT, Named, Proxy};
+use crate::long_lived::await_let_go;
 use crate::machine::free_port;
 use crate::outside::Callers;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -123,6 +125,38 @@ fn a_connection_outlives_the_process_that_accepted_no_more() {
     listener.accept().unwrap();
     drop((client, server));
     assert!(first.ended().success());
+}
+
+#[test]
+fn oldest_process_gives_way_when_many_follow_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().port().to_string();
+    let options = ["--mode", "tcp", "--to", &to];
+    let mut proxies = vec![Proxy::start(&options)];
+    let mut talks = Vec::new();
+    // One more than may finish at a time follow the first, and each carries a connection.
+    for _ in 0..=FINISHING_MAX {
+        let newest = proxies.last().unwrap();
+        let client = TcpStream::connect(newest.address()).unwrap();
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        talks.push((client, listener.accept().unwrap().0));
+        let next = newest.successor(&options);
+        // Until then either of the two may take the next connection.
+        await_let_go(newest.pid(), newest.place.path());
+        proxies.push(next);
+    }
+    assert!(proxies[0].ended().success());
+    let (mut cut, _) = talks.remove(0);
+    assert!(cut.read(&mut [0]).is_err(), "it is not as if the server had ended it");
+    for (mut client, mut server) in talks {
+        client.write_all(b"ping").unwrap();
+        let mut heard = [0; 4];
+        server.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"ping");
+    }
+    for proxy in &mut proxies[1..=FINISHING_MAX] {
+        assert!(proxy.ended().success(), "it has nothing left");
+    }
 }
 
 /// The duration of a request, long enough for another one to come meanwhile.

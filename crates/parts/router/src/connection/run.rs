@@ -1,6 +1,8 @@
 //! The task of a connection: its requests one after the other. It holds buffers only while a
 //! request is under way.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,9 @@ impl Connection {
             }
         };
         let Some(mut buffer) = first else { return RequestsEnd::NoRequest };
+        if underway.is_none() && self.thread.idlers.are_over() {
+            return RequestsEnd::NoRequest;
+        }
         if is_new
             && self.asker.may_speak_h2()
             && h2::serve::may_be_spoken(&buffer)
@@ -166,7 +171,8 @@ impl Connection {
     /// would lose what it is about to ask; its next answer says that the connection ends, where the
     /// router leaves.
     fn may_ask_again(&self) -> bool {
-        self.goes_on() || (self.asker.may_ask_before_it_hears() && self.thread.is_leaving())
+        let may = self.asker.may_ask_before_it_hears() && self.thread.is_leaving();
+        (self.goes_on() || may) && !self.thread.idlers.are_over()
     }
 
     /// Leaves a connection on which no request came.
@@ -180,7 +186,11 @@ impl Connection {
     async fn first_bytes(&self, limit: Duration) -> Option<Buffer> {
         loop {
             match self.asker.is_router() {
-                false => self.stream.readable_within(limit).await.ok()?,
+                false => {
+                    let mut readable = pin!(self.stream.readable_within(limit));
+                    let mut idler = self.thread.idlers.wait();
+                    poll_fn(|cx| idler.poll(cx, readable.as_mut())).await?.ok()?;
+                }
                 true => Box::pin(host::readable(self, limit)).await?,
             }
             // The socket may only have been readable before; then the wait goes on.

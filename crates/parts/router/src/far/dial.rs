@@ -19,7 +19,8 @@ use crate::wire::Wire;
 const CALL_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub async fn connect(shared: &Shared, peer: &Arc<FarPeer>) -> Result<Wire> {
-    let peers = shared.peers.get().ok_or_else(|| Error::other("this node knows no others"))?;
+    let peers = shared.peers().clone();
+    let peers = peers.ok_or_else(|| Error::other("this node knows no others"))?;
     let calling = async {
         let called = peers.call_router(&peer.node).await;
         called.map_err(|error| Error::other(format!("{error:#}")))

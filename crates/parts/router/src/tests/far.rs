@@ -307,7 +307,7 @@ async fn a_router_that_stops_fails_no_request() {
     // Its idle connection ends with the word that nothing was passed on.
     let stopping = pair.far.router.shared.clone();
     for thread in &stopping.threads {
-        let stop = Stop { limit: DEADLINE, awaits: DrainScope::Answers };
+        let stop = Stop { limit: DEADLINE, asks: DEADLINE, awaits: DrainScope::Answers };
         thread.try_send(Command::Stop(stop)).unwrap();
     }
     wait(|| stopping.threads.iter().all(|thread| thread.is_closed())).await;

@@ -393,7 +393,7 @@ async fn a_stop_loses_no_request() {
     let mut calls = Calls::to(&world).await;
     let (answer, _) = calls.begin(asking("GET", "/"), true);
     in_time(begins.recv()).await.unwrap();
-    world.router.leave(DEADLINE);
+    world.router.leave(DEADLINE, DEADLINE);
     let told = async {
         // The client may not begin another one once it has heard of it.
         while poll_fn(|cx| calls.send.poll_ready(cx)).await.is_ok() {

@@ -457,7 +457,7 @@ async fn a_client_that_waits_when_the_router_leaves_is_answered_and_told() {
     let asked = site.asked();
     guest.send(&get("/late")).await;
     wait(|| site.asked() == asked + 1).await;
-    site.world.router.leave(Duration::from_secs(60));
+    site.world.router.leave(Duration::from_secs(60), Duration::from_secs(60));
     // By then the thread knows.
     loop {
         other.send(&get("/")).await;

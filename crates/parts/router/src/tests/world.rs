@@ -127,7 +127,7 @@ pub struct World {
 /// Leaves at once, as the tests of one process share its descriptors.
 impl Drop for World {
     fn drop(&mut self) {
-        self.router.leave(Duration::ZERO);
+        self.router.leave(Duration::ZERO, Duration::ZERO);
     }
 }
 

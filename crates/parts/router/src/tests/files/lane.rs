@@ -190,7 +190,7 @@ async fn a_client_in_the_lane_when_the_router_leaves_may_ask_once_more() {
     let (mut guest, mut other) = (site.guest().await, site.world.connect().await);
     other.send(OTHER).await;
     assert_eq!(other.reply().await.text(), "application");
-    site.world.router.leave(Duration::from_secs(60));
+    site.world.router.leave(Duration::from_secs(60), Duration::from_secs(60));
     // By then the thread knows.
     loop {
         other.send(OTHER).await;
