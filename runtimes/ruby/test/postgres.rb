@@ -42,7 +42,8 @@ module Postgres
                             "-c", "listen_addresses=", "-c", "fsync=off",
                             "-c", "max_connections=#{CONNECTIONS_MAX}"),
                    %i[out err] => "#{@root}/log")
-      Minitest.after_run { stop }
+      owner = Process.pid
+      at_exit { stop if Process.pid == owner }
       wait_until_ready
       @root
     end
