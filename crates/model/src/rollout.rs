@@ -95,8 +95,8 @@ pub enum RolloutPhase {
 }
 
 /// `app::NAME::outcome::N::NODE`: what became of a release that does not serve as it was to.
-/// Written by the coordinator of its rollout, and kept as long as the release; removed if that comes
-/// to serve after all, as where one side of a cut network gave it up and the other did not.
+/// Written by the coordinator of its rollout, and kept as long as the release; removed if that
+/// comes to serve after all, as where one side of a cut network gave it up and the other did not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub v: u32,

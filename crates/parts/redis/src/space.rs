@@ -1,5 +1,5 @@
-//! The space of one application in the store and on the bus: what its clients call keys and channels,
-//! and what the store calls them. Pure; no name from inside means anything outside.
+//! The space of one application in the store and on the bus: what its clients call keys and
+//! channels, and what the store calls them. Pure; no name from inside means anything outside.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,8 +80,8 @@ impl Space {
         Some(name)
     }
 
-    /// Returns the channel, or the pattern of channels, by which the bus knows what the client calls
-    /// `name`.
+    /// Returns the channel, or the pattern of channels, by which the bus knows what the client
+    /// calls `name`.
     pub fn channel(&self, name: &[u8]) -> Vec<u8> {
         // Neither the beginning nor an application's name has a character that means something in
         // a pattern.
