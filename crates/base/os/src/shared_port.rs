@@ -93,9 +93,14 @@ impl Listeners {
         self.inner().inherited.remove(&address)?.into_iter().next()
     }
 
-    /// Returns whether the process before listened on this address.
-    pub fn inherits(&self, address: SocketAddr) -> bool {
-        self.inner().inherited.contains_key(&address)
+    /// Takes an address for the part that binds it next, unless another program has it; returns
+    /// whether it could be taken.
+    pub fn reserve(&self, address: SocketAddr) -> bool {
+        if self.inner().inherited.contains_key(&address) {
+            return true;
+        }
+        let bound = bind(address, 1);
+        bound.map(|bound| self.inner().inherited.insert(address, bound)).is_ok()
     }
 
     /// Returns the sockets that are open on an address once more.
