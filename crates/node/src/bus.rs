@@ -2,7 +2,7 @@
 //! same, since they were started with it, and a token for each application.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -21,9 +21,9 @@ pub fn address(layout: &DataDirectory, listeners: &Listeners) -> anyhow::Result<
     let path = layout.bus_port();
     let kept = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
     let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let is_free =
-        |port: &u16| listeners.inherits(at(*port)) || TcpListener::bind(at(*port)).is_ok();
-    let Some(port) = kept.into_iter().chain(PORTS).find(is_free) else {
+    // Another node may look for a port at the same time, so it is bound and not only looked at.
+    let is_taken = |port: &u16| listeners.reserve(at(*port));
+    let Some(port) = kept.into_iter().chain(PORTS).find(is_taken) else {
         bail!("no port from {} to {} is free for the bus of applications", PORTS.start, PORTS.end);
     };
     if kept != Some(port) {
@@ -65,14 +65,15 @@ mod tests {
     fn the_port_stays_and_another_node_takes_another_one() {
         let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let [one, other] = directories.each_ref().map(layout);
-        let listeners = Listeners::default();
-        let address_of_one = address(&one, &listeners).unwrap();
-        let bound = TcpListener::bind(address_of_one).unwrap();
-        let address_of_other = address(&other, &listeners).unwrap();
+        let (first, second) = (Listeners::default(), Listeners::default());
+        let address_of_one = address(&one, &first).unwrap();
+        let address_of_other = address(&other, &second).unwrap();
         assert_ne!(address_of_other, address_of_one);
-        drop(bound);
-        assert_eq!(address(&one, &listeners).unwrap(), address_of_one);
-        assert_eq!(address(&other, &listeners).unwrap(), address_of_other);
+        drop((first, second));
+        // In the other order they would change places if they did not remember.
+        let (first, second) = (Listeners::default(), Listeners::default());
+        assert_eq!(address(&other, &second).unwrap(), address_of_other);
+        assert_eq!(address(&one, &first).unwrap(), address_of_one);
     }
 
     #[test]
