@@ -230,12 +230,16 @@ fn type_names_say_something() {
 }
 
 /// The first word of a doc comment that has no subject.
-const SUBJECTLESS: &[&str] = &["Of", "So many", "Whoever", "Whom", "None"];
+const SUBJECTLESS: &[&str] =
+    &["Of", "So many", "Who", "Whoever", "Whom", "Where", "When", "Why", "None"];
+/// The comments that clap shows to people as help for an argument.
+const HELP: &[&str] = &["crates/front/cli/src/", "tools/bench/src/"];
 
 #[test]
 fn comments_are_sentences_with_a_subject() {
     let mut found = Vec::new();
-    for file in rust() {
+    let is_help = |file: &File| HELP.iter().any(|place| file.path.starts_with(place));
+    for file in rust().into_iter().filter(|file| !is_help(file)) {
         let mut inside = false;
         for (number, line) in file.text.lines().enumerate() {
             let comment = line.trim_start();
@@ -327,6 +331,21 @@ fn arrows_between_crates_point_down() {
     }
     assert_none("a crate names crates of lower levels alone", wrong);
     assert_eq!(manifests.len(), LEVELS.len(), "every crate of the table is there");
+}
+
+/// Checks that what is shipped is optimised: `dist` inherits from `release` what that leaves alone.
+#[test]
+fn dist_says_how_to_optimise_what_release_does_not() {
+    let manifest = files().into_iter().find(|file| file.path == "Cargo.toml").expect("the root's");
+    let packages = |profile: &str| -> BTreeSet<String> {
+        let header = format!("[profile.{profile}.package]");
+        let lines = manifest.text.lines().skip_while(|line| *line != header).skip(1);
+        let lines = lines.take_while(|line| !line.starts_with('['));
+        lines.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
+    };
+    let (release, dist) = (packages("release"), packages("dist"));
+    assert!(release.contains("cli"), "{release:?}");
+    assert_none("a package stands in both profiles", release.difference(&dist).cloned().collect());
 }
 
 /// Returns the manifests of our own crates, by name.

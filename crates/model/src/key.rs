@@ -409,6 +409,11 @@ impl TypedKey {
     }
 }
 
+/// Returns the prefixes of all that is an application's: what is known of it, and its own keys.
+pub fn prefixes_of(application: &ApplicationName) -> [Prefix; 2] {
+    [application_prefix(application), bus_prefix(application)]
+}
+
 /// Returns the prefix of the keys that an application itself has on the bus.
 pub fn bus_prefix(application: &ApplicationName) -> Prefix {
     Prefix(format!("bus{SEPARATOR}{application}"))

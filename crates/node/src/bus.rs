@@ -1,5 +1,5 @@
-//! Where the processes of applications find the bus of this node: a port on loopback that stays the
-//! same, since they were started with it, and a token for each application.
+//! The address at which the processes of applications find the bus of this node: a port on loopback
+//! that stays the same, since they were started with it, and a token for each application.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

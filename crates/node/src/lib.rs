@@ -226,7 +226,7 @@ struct Node {
     /// The transport to the peers; `None` if something else replicates the store.
     peers: Option<Arc<Peers>>,
     upgrading: Arc<Upgrading>,
-    /// Where applications find the bus.
+    /// The address at which applications find the bus.
     bus: Option<SocketAddr>,
 }
 

@@ -30,7 +30,8 @@ pub struct Fleet {
     tags: Vec<NodeTag>,
     machines: Vec<StoreMachine>,
     ticks: Vec<Option<u64>>,
-    /// When the last message between two nodes arrives: on one stream nothing overtakes.
+    /// The time at which the last message between two nodes arrives: on one stream nothing
+    /// overtakes.
     streams: BTreeMap<(usize, usize), u64>,
     queue: BTreeMap<(u64, u64), (usize, Happening)>,
     sequence: u64,

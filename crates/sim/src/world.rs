@@ -112,7 +112,7 @@ pub struct World {
     pub(crate) proven: BTreeSet<(ApplicationName, ReleaseId, model::ProcessType)>,
     /// The release that began to serve after something good, and when.
     pub(crate) switched: BTreeMap<ApplicationName, (ReleaseId, u64)>,
-    /// When the node was away last, or a user asked for something.
+    /// The time at which the node was away last, or a user asked for something.
     pub(crate) disturbed_at: u64,
     pub(crate) next_pid: u32,
     queue: BTreeMap<(u64, u64), Happening>,

@@ -1,7 +1,6 @@
 //! Secrets that a node makes for itself and keeps: files that only their owner can read, each made
 //! once and whole.
 
-use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,6 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
+use model::hex::to_hex;
 
 /// Two threads must not each make the same secret.
 static MAKING: Mutex<()> = Mutex::new(());
@@ -32,14 +32,18 @@ pub fn read(path: &Path) -> io::Result<String> {
     Ok(fs::read_to_string(path)?.trim().to_owned())
 }
 
-fn make(path: &Path, bytes: usize) -> anyhow::Result<String> {
-    let mut random = vec![0; bytes];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let mut text = String::with_capacity(2 * bytes);
-    for byte in random {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
+/// Returns so many random bytes in hexadecimal digits.
+pub fn random_hex(bytes: usize) -> io::Result<String> {
+    let (mut random, mut filled) = (vec![0; bytes], 0);
+    while filled < bytes {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut random[filled..], flags)?;
     }
+    Ok(to_hex(&random))
+}
+
+fn make(path: &Path, bytes: usize) -> anyhow::Result<String> {
+    let text = random_hex(bytes)?;
     let fresh = path.with_extension("fresh");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;

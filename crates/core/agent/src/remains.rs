@@ -16,7 +16,7 @@ pub struct Remains {
     pub releases: BTreeMap<ReleaseId, Option<Timestamp>>,
 }
 
-/// Who has the name.
+/// The application that has the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Nobody,

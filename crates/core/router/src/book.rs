@@ -89,7 +89,7 @@ pub struct Book {
     node: NodeId,
     nodes: FarNodes,
     applications: BTreeMap<ApplicationName, RoutingRecords>,
-    /// When applications that were destroyed had been created.
+    /// The times at which applications that were destroyed had been created.
     destroyed: BTreeSet<(ApplicationName, Timestamp)>,
 }
 

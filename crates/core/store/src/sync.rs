@@ -6,8 +6,8 @@
 //! | --- | --- |
 //! | `Cluster` | this node among the others, in the four parts below; hellos |
 //! | `Identity` | its standing, now and in the log |
-//! | `Members` | the roster, who holds what of whom, the promise, how far garbage is collected |
-//! | `Links` | who can be talked to, who is left alone and why, whose history is the same |
+//! | `KnownMembers` | the roster, who holds what of whom, the promise, how far garbage is collected |
+//! | `SyncPeers` | who can be talked to, who is left alone and why, whose history is the same |
 //! | `Alarms` | what a person has to look into |
 //! | `Sessions` | the sides of sessions, in the four parts below |
 //! | `Giver` | the session in which this node gives: comparison, then commits |
@@ -373,7 +373,7 @@ impl Sync {
 
     pub(crate) fn join(&mut self, cluster: ClusterId, listed: Stamp, cx: &mut Context<'_>) {
         if cluster != self.standing().cluster {
-            // KnownMembers of the other cluster are unknown in this one.
+            // Members of the other cluster are unknown in this one.
             let history = cx.replica.history().iter();
             let roster = history.filter(|commit| is_roster_key(&commit.key));
             let roster: Vec<Position> = roster.map(|commit| commit.at).collect();

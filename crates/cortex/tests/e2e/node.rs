@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -342,16 +343,29 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Takes the node down if it runs; returns whether that went well. It must not panic: a test
+    /// that fails would take all others with it.
+    fn goes_down(&mut self) -> bool {
+        let Some(child) = &mut self.child else { return false };
+        if !matches!(child.try_wait(), Ok(None)) {
+            return false;
+        }
+        if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+            // If a test failed while the node was stopped, this would wait for it for ever.
+            rustix::process::kill_process(pid, Signal::CONT).ok();
+        }
+        let down = AssertUnwindSafe(|| self.run(&["down"]).status.success());
+        catch_unwind(down).unwrap_or(false)
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- the node's output:\n{}---", self.log());
         }
-        if self.child.is_some() {
-            // If a test failed while the node was stopped, this would wait for it for ever.
-            self.signal(Signal::CONT);
-        }
-        let orderly = self.child.is_some() && self.run(&["down"]).status.success();
+        let orderly = self.goes_down();
         if let Some(mut child) = self.child.take() {
             if !orderly {
                 child.kill().ok();

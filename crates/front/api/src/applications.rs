@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use model::application::Destruction;
-use model::key::{application_prefix, bus_prefix, destroyed_prefix};
+use model::key::{destroyed_prefix, prefixes_of};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
 use store::{Submission, Submitted};
@@ -166,7 +166,7 @@ async fn note_end(api: &Api, name: &ApplicationName, created_at: Timestamp) -> R
 }
 
 async fn delete_all(api: &Api, name: &ApplicationName) -> Result<(), Problem> {
-    for prefix in [application_prefix(name), bus_prefix(name)] {
+    for prefix in prefixes_of(name) {
         let keys: Vec<Key> = api.store.keys(&prefix).await?;
         for key in keys {
             api.store.delete(key).await?;

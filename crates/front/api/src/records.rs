@@ -45,8 +45,10 @@ pub async fn begin(api: &Api, name: &ApplicationName) -> Result<ApplicationRecor
         let what = format!("the records of '{name}' are being put right after the network was cut");
         return Err(Problem::conflict("being_restored", what).hint("try again in a few seconds"));
     }
-    for key in api.store.keys(&application_prefix(name)).await? {
-        api.store.delete(key).await?;
+    for prefix in prefixes_of(name) {
+        for key in api.store.keys(&prefix).await? {
+            api.store.delete(key).await?;
+        }
     }
     // An application is known by this instant, which no earlier one of its name may have had.
     let mut now = api.now();

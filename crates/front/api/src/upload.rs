@@ -293,7 +293,9 @@ async fn complete_config(
     let mut notes = Vec::new();
     if !wanted.is_empty() {
         for key in wanted {
-            config.insert(key.clone(), random_hex()?);
+            let secret = os::secret_file::random_hex(SECRET_BYTES)
+                .map_err(|error| Problem::internal(format!("no random bytes: {error}")))?;
+            config.insert(key.clone(), secret);
             notes.push(format!(
                 "app.json: {key} was generated: `cortex config get {key} -a {name}`"
             ));
@@ -301,13 +303,6 @@ async fn complete_config(
         records::write(&*api.store, TypedKey::Config(name.clone()), &config).await?;
     }
     Ok((config, notes))
-}
-
-fn random_hex() -> Result<String, Problem> {
-    let mut bytes = [0u8; SECRET_BYTES];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Problem::internal(format!("no random bytes: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

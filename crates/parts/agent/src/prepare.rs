@@ -74,7 +74,7 @@ pub struct Preparer {
     turns: Arc<Mutex<BTreeMap<(ApplicationName, BuildId), BuildTurn>>>,
     /// The directories of builds that are to stay, as last set.
     staying: Arc<Mutex<BTreeMap<ApplicationName, Vec<PathBuf>>>>,
-    /// Where applications find the bus of this node.
+    /// The address at which applications find the bus of this node.
     bus: Option<SocketAddr>,
     running: RunningSteps,
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_core::remains::{Owner, Remains};
-use model::key::{application_prefix, destroyed_prefix};
+use model::key::{application_prefix, destroyed_prefix, prefixes_of};
 use model::{ApplicationName, ApplicationSpec, Release, ReleaseId, Timestamp, TypedKey, record};
 
 use super::AgentContext;
@@ -85,7 +85,11 @@ async fn try_clear(store: &dyn Store, name: &ApplicationName) -> anyhow::Result<
         return Ok(());
     }
     mend_variables(store, name, &remains).await?;
-    for key in store.keys(&application_prefix(name)).await? {
+    let mut keys = Vec::new();
+    for prefix in prefixes_of(name) {
+        keys.extend(store.keys(&prefix).await?);
+    }
+    for key in keys {
         let left = match TypedKey::parse(&key) {
             Some(typed) => remains.is_left(&typed),
             // A newer version may know what it is.

@@ -48,7 +48,7 @@ pub struct Peers {
     pub(super) in_touch: watch::Sender<BTreeSet<NodeId>>,
     pub(super) apart: watch::Sender<BTreeSet<NodeId>>,
     activating: tokio::sync::Mutex<()>,
-    /// When members that are not alive now were last alive, since this node started.
+    /// The times at which members that are not alive now were last alive, since this node started.
     seen: Mutex<BTreeMap<NodeId, Timestamp>>,
     pub(super) removed: watch::Sender<bool>,
 }

@@ -11,6 +11,7 @@ use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Prefix};
 
 use super::space::Space;
+use os::secret_file::random_hex;
 use store::{SharedStore, Store, WatchEvent, readable};
 
 /// The first token of the users' keys. A user that may write below it can become any user.
@@ -20,6 +21,8 @@ pub const DEFAULT_USER: &str = "default";
 /// The number of rights of a user; they are all checked for each command.
 const RIGHTS_MAX: usize = 64;
 const USER_BYTES_MAX: usize = 64;
+/// The length of a token, and of its salt, in bytes.
+const TOKEN_BYTES: usize = 32;
 
 #[derive(Clone, Debug)]
 pub struct User {
@@ -164,7 +167,7 @@ impl Access {
             "a user's name has 1 to {USER_BYTES_MAX} bytes and no '::'"
         );
         anyhow::ensure!(rights.len() <= RIGHTS_MAX, "a user has at most {RIGHTS_MAX} rights");
-        let (salt, token) = (random_hex()?, random_hex()?);
+        let (salt, token) = (random_hex(TOKEN_BYTES)?, random_hex(TOKEN_BYTES)?);
         let token_hash = hash_of(&salt, token.as_bytes()).to_string();
         let user =
             AccessUser { v: RECORD_VERSION, salt, token_hash, rights, unknown: Unknown::new() };
@@ -186,17 +189,6 @@ impl Access {
 
 fn prefix() -> Prefix {
     ACCESS.parse().expect("a token is a prefix")
-}
-
-/// Returns 256 random bits in hexadecimal.
-fn random_hex() -> anyhow::Result<String> {
-    let mut bytes = [0u8; 32];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
-    }
-    Ok(blake3::Hash::from(bytes).to_string())
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub struct Returning {
     awaited: u32,
     /// The number of clients whose writes the turn has.
     writers: u32,
-    /// When the wait began, and how many clients had written then; `None` if there is no wait.
+    /// The beginning of the wait, and how many clients had written then; `None` if there is no wait.
     wait: Option<(Instant, u32)>,
     took: Duration,
     /// The number of waits in a row that did not pay; `pause` is the number of turns that are not

@@ -18,7 +18,7 @@ const NEW_VARIABLES: u64 = 2;
 /// How long back-offs, leases and releases take to be put right.
 const QUIET_MS: u64 = 12 * MINUTE;
 
-/// When a node that is cut off writes of an application that others destroy.
+/// The moment at which a node that is cut off writes of an application that others destroy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// It rolls out what was pushed before it was cut off.
@@ -54,7 +54,7 @@ impl Trouble {
     ];
 }
 
-/// When the others make an application of that name anew.
+/// The moment at which the others make an application of that name anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anew {
     OnceHealed,

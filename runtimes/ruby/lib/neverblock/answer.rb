@@ -40,7 +40,7 @@ module NeverBlock
       raise Unsound, "there is no status #{status}" if status < 100 || status > 999
 
       head = compose(status, headers)
-      return begin_hijacked(status, head) if @hijack
+      return begin_hijacked(head) if @hijack
       return begin_raw(head, body) if status == 101 && body.respond_to?(:call)
 
       bodiless = @head_only || status < 200 || status == 204 || status == 304
@@ -111,7 +111,7 @@ module NeverBlock
       send(finish(head))
     end
 
-    def begin_hijacked(_status, head)
+    def begin_hijacked(head)
       head << "Content-Length: #{@length}\r\n" if @length
       # The application that takes over decides when it ends.
       send(head << "\r\n")

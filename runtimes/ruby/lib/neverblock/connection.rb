@@ -38,7 +38,8 @@ module NeverBlock
       when :wait_readable then return
       when nil then return close
       end
-      return linger(got) if @state == :linger
+      # What comes behind a refusal is read and dropped.
+      return if @state == :linger
 
       @data.empty? ? @data = got : @data << got
       proceed
@@ -347,8 +348,6 @@ module NeverBlock
     rescue IOError, SystemCallError
       close
     end
-
-    def linger(_bytes) = nil
 
     # While a request is under way nothing is read that it does not ask for.
     def update_attachment

@@ -32,7 +32,7 @@ struct Shared {
 pub struct LoadReport {
     pub requests: u64,
     pub failed: u64,
-    /// When each process, by the pid in its answer, first answered.
+    /// The time at which each process, by the pid in its answer, first answered.
     pub first_answers: BTreeMap<u32, Instant>,
 }
 

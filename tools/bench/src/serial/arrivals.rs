@@ -41,7 +41,7 @@ pub struct Seen {
     pub failed: usize,
 }
 
-/// When a request arrives, and whether it is slow.
+/// The time at which a request arrives, and whether it is slow.
 type Arrival = (Duration, bool);
 
 impl Mix {

@@ -1,4 +1,4 @@
-//! When history is squashed: every hour what is a day old, and earlier where too much could be
+//! The times at which history is squashed: every hour what is a day old, and earlier where too much could be
 //! dropped.
 
 use model::Timestamp;

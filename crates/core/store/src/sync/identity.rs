@@ -1,4 +1,4 @@
-//! Who this node is to its cluster: its standing, and what the log has of it. Peers must not hear
+//! This node as its cluster knows it: its standing, and what the log has of it. Peers must not hear
 //! of a standing that a crash could take back.
 
 use crate::clock::Stamp;

@@ -1,4 +1,4 @@
-//! When to talk to others, and when to write down what this node holds of them: sessions come every
+//! The times to talk to others, and to write down what this node holds of them: sessions come every
 //! second and soon after a change.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Timetable {
     vector_at: Timestamp,
 }
 
-/// Why to talk to somebody now.
+/// The reason to talk to somebody now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Something is new here.

@@ -40,7 +40,7 @@ struct Pending {
     reply: oneshot::Sender<RequestResult>,
     parts: Vec<(AnswerPart, Bytes)>,
     bytes: usize,
-    /// When it was sent over the present connection; `None` if it was not.
+    /// The time at which it was sent over the present connection; `None` if it was not.
     sent: Option<Instant>,
 }
 

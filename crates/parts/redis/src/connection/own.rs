@@ -1,6 +1,7 @@
 //! The commands that Redis does not have: hash, history, prefix, watch. All of them are `CORTEX.…`.
 
 use model::access::AccessRight;
+use model::hex::to_hex;
 use model::{Prefix, Timestamp};
 
 use super::values::{SYNTAX, read};
@@ -34,7 +35,7 @@ impl Connection {
     pub(super) async fn hash(&mut self, words: Words<'_>) -> Result<(), Problem> {
         let key = self.key(words.get(1), false)?;
         match self.context.store.lookup_hash(&key).await? {
-            Some(sha1) => self.replies.text(&hex(&sha1)),
+            Some(sha1) => self.replies.text(&to_hex(&sha1)),
             None => self.replies.null(),
         }
         Ok(())
@@ -57,7 +58,7 @@ impl Connection {
         self.replies.array(entries.len());
         for entry in entries {
             self.replies.array(6);
-            self.replies.text(&hex(&entry.id.0));
+            self.replies.text(&to_hex(&entry.id.0));
             self.replies.text(entry.key.as_str());
             self.replies.integer(entry.set_at.0 as i64);
             self.replies.text(entry.node.as_str());
@@ -230,13 +231,4 @@ fn cursor(text: &str) -> Result<Cursor, Problem> {
         Some(Cursor { incarnation: incarnation.parse().ok()?, arrival: arrival.parse().ok()? })
     });
     parts.ok_or_else(|| Problem::error("a cursor is incarnation:arrival, two numbers"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
