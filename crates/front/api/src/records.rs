@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use agent_core::remains::Owner;
 use axum::http::StatusCode;
 use model::application::Holder;
-use model::key::{application_prefix, instances_prefix};
+use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::record;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
