@@ -27,7 +27,8 @@ pub struct Returning {
     awaited: u32,
     /// The number of clients whose writes the turn has.
     writers: u32,
-    /// The beginning of the wait, and how many clients had written then; `None` if there is no wait.
+    /// The beginning of the wait, and how many clients had written then; `None` if there is no
+    /// wait.
     wait: Option<(Instant, u32)>,
     took: Duration,
     /// The number of waits in a row that did not pay; `pause` is the number of turns that are not
