@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `Cluster` | this node among the others, in the four parts below; hellos |
 //! | `Identity` | its standing, now and in the log |
-//! | `KnownMembers` | the roster, who holds what of whom, the promise, how far garbage is collected |
+//! | `KnownMembers` | the roster, who holds what of whom, the promise, how far garbage goes |
 //! | `SyncPeers` | who can be talked to, who is left alone and why, whose history is the same |
 //! | `Alarms` | what a person has to look into |
 //! | `Sessions` | the sides of sessions, in the four parts below |

@@ -1,5 +1,5 @@
-//! The times at which history is squashed: every hour what is a day old, and earlier where too much could be
-//! dropped.
+//! The times at which history is squashed: every hour what is a day old, and earlier where too much
+//! could be dropped.
 
 use model::Timestamp;
 

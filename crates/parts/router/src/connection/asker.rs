@@ -1,5 +1,6 @@
-//! The one who asks on a connection, and what follows from that: a client on a connection of its own, a
-//! client on one of many streams, or the router of another member for a client that came to it.
+//! The one who asks on a connection, and what follows from that: a client on a connection of its
+//! own, a client on one of many streams, or the router of another member for a client that came to
+//! it.
 
 use std::time::Duration;
 
