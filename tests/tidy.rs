@@ -239,7 +239,7 @@ const HELP: &[&str] = &["crates/front/cli/src/", "tools/bench/src/"];
 fn comments_are_sentences_with_a_subject() {
     let mut found = Vec::new();
     let is_help = |file: &File| HELP.iter().any(|place| file.path.starts_with(place));
-    for file in rust().into_iter().filter(|file| !is_help(file)) {
+    for file in rust().filter(|file| !is_help(file)) {
         let mut inside = false;
         for (number, line) in file.text.lines().enumerate() {
             let comment = line.trim_start();
