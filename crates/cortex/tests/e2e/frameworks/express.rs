@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use super::node;
 use crate::journey::Journey;
-use crate::node::Node;
 use crate::project::{copy_of_example, edit, of_files, tool};
 
 /// The "Hello world example" of Express's own guide, with the port that hosts give.
@@ -31,7 +31,7 @@ fn generate(project: &Path) {
 
 #[test]
 fn a_generated_project_goes_through_the_journey() {
-    let mut node = Node::start();
+    let mut node = node();
     let generated = node.path("generated");
     generate(&generated);
     let project = node.path("greeter");
@@ -52,7 +52,7 @@ fn a_generated_project_goes_through_the_journey() {
 
 #[test]
 fn the_example_answers() {
-    let node = Node::start();
+    let node = node();
     let project = node.path("express");
     copy_of_example("express", &project);
     node.push(&project, "express").get("/").assert_ok("Hello from Express, web.");

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::node::Node;
+use super::node;
 use crate::project::{copy_of_example, tool};
 use crate::tour::Tour;
 
@@ -27,7 +27,7 @@ pub fn generate(directory: &Path) -> PathBuf {
 
 #[test]
 fn a_generated_project_is_toured() {
-    let node = Node::start();
+    let node = node();
     let project = generate(node.directory.path());
     let site = Tour {
         name: "temple",
@@ -44,7 +44,7 @@ fn a_generated_project_is_toured() {
 
 #[test]
 fn the_example_answers_and_keeps_what_is_signed() {
-    let node = Node::start();
+    let node = node();
     let project = node.path("pyramid");
     copy_of_example("pyramid", &project);
     let site = node.push(&project, "pyramid");

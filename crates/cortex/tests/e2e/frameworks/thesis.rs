@@ -3,10 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::node::Node;
+use super::{django, node, pyramid, rails};
 use crate::outside::{Callers, Site};
 use crate::project::{copy_of_example, edit, of_files, tool};
-use crate::{django, pyramid, rails};
 
 /// The number of answers of each application between two events at another one.
 const ANSWERS_BETWEEN: u64 = 10;
@@ -56,7 +55,7 @@ fn generate_yesod(directory: &Path) -> PathBuf {
 
 #[test]
 fn rails_django_pyramid_and_yesod_are_hosted_together() {
-    let node = Node::start();
+    let node = node();
     let directory = node.directory.path();
     let (rails, django) = (rails::generate(directory), django::generate(directory));
     rails::add_books(&rails);
@@ -94,7 +93,7 @@ fn rails_django_pyramid_and_yesod_are_hosted_together() {
 
 #[test]
 fn the_example_of_yesod_answers() {
-    let node = Node::start();
+    let node = node();
     let project = node.path("yesod");
     copy_of_example("yesod", &project);
     let site = node.push(&project, "yesod");

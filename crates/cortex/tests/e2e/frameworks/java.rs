@@ -1,8 +1,9 @@
-//! Java by Maven: Vert.x on a class path in the project of Maven's own generator, Pekko on one too,
-//! and Spring Boot in one archive, all from Maven Central.
+//! Java by Maven: Vert.x on a class path in the project of Maven's own generator, and Spring Boot
+//! in one archive, both from Maven Central. `widening` has Pekko.
 
 use std::path::Path;
 
+use super::node;
 use crate::node::Node;
 use crate::project::{edit, of_files, tool};
 use crate::tour::Tour;
@@ -33,52 +34,6 @@ public class App {
             .requestHandler(request -> request.response().end("Hello from Vert.x"))
             .listen(port, System.getenv("HOST"))
             .onFailure(error -> System.exit(1));
-    }
-}
-"#;
-
-const PEKKO: &str = "<project xmlns=\"http://maven.apache.org/POM/4.0.0\">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>com.example</groupId>
-  <artifactId>hello</artifactId>
-  <version>1.0</version>
-  <properties>
-    <maven.compiler.source>17</maven.compiler.source>
-    <maven.compiler.target>17</maven.compiler.target>
-    <project.build.sourceEncoding>UTF-8</project.build.sourceEncoding>
-    <pekko>1.2.1</pekko>
-  </properties>
-  <dependencies><dependency>
-    <groupId>org.apache.pekko</groupId>
-    <artifactId>pekko-actor-typed_2.13</artifactId>
-    <version>${pekko}</version>
-  </dependency><dependency>
-    <groupId>org.apache.pekko</groupId>
-    <artifactId>pekko-stream_2.13</artifactId>
-    <version>${pekko}</version>
-  </dependency><dependency>
-    <groupId>org.apache.pekko</groupId>
-    <artifactId>pekko-http_2.13</artifactId>
-    <version>1.3.0</version>
-  </dependency></dependencies>
-</project>
-";
-
-const SERVER: &str = r#"package com.example;
-
-import static org.apache.pekko.http.javadsl.server.Directives.complete;
-
-import org.apache.pekko.actor.typed.ActorSystem;
-import org.apache.pekko.actor.typed.javadsl.Behaviors;
-import org.apache.pekko.http.javadsl.Http;
-
-public class HelloServer {
-    public static void main(String[] args) {
-        ActorSystem<Void> system = ActorSystem.create(Behaviors.empty(), "hello");
-        int port = Integer.parseInt(System.getenv("PORT"));
-        Http.get(system)
-            .newServerAt(System.getenv("HOST"), port)
-            .bind(complete("Hello from Pekko"));
     }
 }
 "#;
@@ -137,8 +92,8 @@ fn generate(node: &Node, project: &Path) {
 }
 
 #[test]
-fn vertx_and_pekko_are_toured_and_spring_boot_answers() {
-    let node = Node::start();
+fn vertx_is_toured_and_spring_boot_answers() {
+    let node = node();
     let project = node.path("renamed-vertx");
     generate(&node, &project);
     let vertx = Tour {
@@ -148,19 +103,6 @@ fn vertx_and_pekko_are_toured_and_spring_boot_answers() {
         first: "Hello from Vert.x",
         second: "Hello again",
         file: "src/main/java/com/example/App.java",
-        scale: 1,
-    }
-    .run(&node);
-    let project = node.path("renamed-pekko");
-    let server = "src/main/java/com/example/HelloServer.java";
-    of_files(&project, &[("pom.xml", PEKKO), (server, SERVER)]);
-    Tour {
-        name: "pekko",
-        project: &project,
-        found: "Java app detected (pom.xml lists Pekko)",
-        first: "Hello from Pekko",
-        second: "Hello again",
-        file: server,
         scale: 1,
     }
     .run(&node);

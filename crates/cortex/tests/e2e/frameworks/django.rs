@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::node;
 use crate::journey::Journey;
-use crate::node::Node;
 use crate::outside::Site;
 use crate::project::{copy_of_example, edit, of_files, tool};
 
@@ -80,7 +80,7 @@ fn add_notes(directory: &Path, project: &Path) {
 
 #[test]
 fn a_freshly_generated_project_answers() {
-    let node = Node::start();
+    let node = node();
     let project = generate(node.directory.path());
     let site = node.push(&project, "fresh");
     site.get("/").assert_ok("The install worked successfully");
@@ -90,7 +90,7 @@ fn a_freshly_generated_project_answers() {
 
 #[test]
 fn a_project_with_a_model_and_static_files_goes_through_the_journey() {
-    let mut node = Node::start();
+    let mut node = node();
     let project = generate(node.directory.path());
     add_notes(node.directory.path(), &project);
     let mut rows = Vec::new();
@@ -120,7 +120,7 @@ fn a_project_with_a_model_and_static_files_goes_through_the_journey() {
 
 #[test]
 fn the_example_answers_and_keeps_what_is_signed() {
-    let node = Node::start();
+    let node = node();
     let project = node.path("django");
     copy_of_example("django", &project);
     let site = node.push(&project, "django");

@@ -1,6 +1,6 @@
 //! Flask and FastAPI, as the first page of each one's documentation has them.
 
-use crate::node::Node;
+use super::node;
 use crate::project::of_files;
 use crate::tour::Tour;
 
@@ -25,7 +25,7 @@ def read_root():
 
 #[test]
 fn a_first_application_of_flask_is_toured() {
-    let node = Node::start();
+    let node = node();
     let project = node.path("renamed-flask");
     of_files(&project, &[("hello.py", FLASK), ("requirements.txt", "flask\n")]);
     Tour {
@@ -42,7 +42,7 @@ fn a_first_application_of_flask_is_toured() {
 
 #[test]
 fn a_first_application_of_fastapi_is_toured() {
-    let node = Node::start();
+    let node = node();
     let project = node.path("renamed-fastapi");
     of_files(&project, &[("main.py", FASTAPI), ("requirements.txt", "fastapi\n")]);
     Tour {

@@ -1,0 +1,40 @@
+//! Applications as the frameworks' own generators make them. They spend their time in package tools
+//! and compilers, so `./test` starts them first, beside all others.
+
+mod django;
+mod elixir;
+mod express;
+mod go;
+mod haskell;
+mod java;
+mod nextjs;
+mod php;
+mod pyramid;
+mod python_web;
+mod rails;
+mod rust;
+mod thesis;
+mod widening;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::node::Node;
+
+/// The variable that names a directory where the nodes of a run keep what package tools fetched.
+const PACKAGES: &str = "CORTEX_E2E_PACKAGES";
+
+/// Starts a node whose builds share what they fetched with those of the other nodes of this run.
+fn node() -> Node {
+    let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
+    if let Some(packages) = std::env::var_os(PACKAGES).map(PathBuf::from) {
+        let data = directory.path().join("data");
+        fs::create_dir_all(&packages).expect("a directory of the run's own");
+        fs::create_dir(&data).expect("a new directory");
+        symlink(&packages, data.join("cache")).expect("likewise");
+    }
+    Node::start_in(directory, &[])
+}

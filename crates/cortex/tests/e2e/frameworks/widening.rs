@@ -1,0 +1,5 @@
+//! More frameworks of languages that the plain run knows already: `./test --long` runs these, or
+//! their names.
+
+mod haskell;
+mod pekko;
