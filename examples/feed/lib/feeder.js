@@ -2,9 +2,11 @@
 // happens. It hears: { connect, feeds }, { gone }, { channel, data }.
 import { Actor } from "./actor.js";
 import { log } from "./log.js";
+import { settings } from "./settings.js";
 
 // A client that reads so slowly is let go; it comes back and asks for the state of things.
 const UNSENT_MAX_BYTES = 1 << 20;
+const READY = JSON.stringify({ ready: true, instance: settings.instance });
 const FEED = /^\/picture\/(\*|\d{1,18})\/(likes|added)$/;
 
 export const isFeed = (name) => FEED.test(name);
@@ -29,7 +31,7 @@ function connect(socket, feeds) {
     clientsOf.get(feed).add(socket);
   }
   counted.clients += 1;
-  socket.send('{"ready":true}');
+  socket.send(READY);
 }
 
 function gone(socket) {
