@@ -1,14 +1,13 @@
 // Measures what an idle WebSocket costs in the router:
-// node bench/idle.js [--clients 10000] --pid NODE [--pid2 NODE] URL URL…
+// node bench/idle.js [--clients 10000] [--idle 15] --pid NODE [--pid2 NODE] URL…
 // Each connection says one word and hears it, then is idle; all say a word again at the end.
 import { readFileSync } from "node:fs";
 import WebSocket from "ws";
 import { options, summary } from "./support.js";
 
 const CONNECTING_MAX = 100;
-// So long nothing is said, so that what was only needed to connect is given back.
-const IDLE_MS = 15_000;
-const { clients, pid, pid2, urls } = options({ clients: 10_000 });
+// For `idle` seconds nothing is said, so that what was only needed to connect is given back.
+const { clients, idle, pid, pid2, urls } = options({ clients: 10_000, idle: 15 });
 const pids = [pid, pid2].filter(Boolean);
 
 function kilobytes(pid) {
@@ -46,7 +45,7 @@ while (sockets.length < clients) {
   const more = Array.from({ length: some }, (_, n) => connect(urls[n % urls.length]));
   sockets.push(...(await Promise.all(more)));
 }
-await new Promise((done) => setTimeout(done, IDLE_MS));
+await new Promise((done) => setTimeout(done, idle * 1000));
 for (const [n, pid] of pids.entries()) {
   const now = kilobytes(pid);
   const each = (what) => ((now[what] - before[n][what]) / (clients / urls.length)).toFixed(2);
