@@ -1,4 +1,4 @@
-// Starts the service: HTTP, the live feed over WebSockets, the bus, the schedule; ends them in order.
+// Starts the service (HTTP, the live feed over WebSockets, bus, schedule), and ends it in order.
 import { createServer } from "node:http";
 import { WebSocketServer } from "ws";
 import { api } from "./lib/api.js";

@@ -36,8 +36,11 @@ async function echo(socket) {
 }
 
 // A first few, so that what every router has once is not counted.
-await Promise.all(Array.from({ length: 20 * urls.length }, (_, n) =>
-  connect(urls[n % urls.length]).then((socket) => socket.terminate())));
+await Promise.all(
+  Array.from({ length: 20 * urls.length }, (_, n) =>
+    connect(urls[n % urls.length]).then((socket) => socket.terminate()),
+  ),
+);
 const before = pids.map(kilobytes);
 const sockets = [];
 while (sockets.length < clients) {
@@ -49,8 +52,10 @@ await new Promise((done) => setTimeout(done, idle * 1000));
 for (const [n, pid] of pids.entries()) {
   const now = kilobytes(pid);
   const each = (what) => ((now[what] - before[n][what]) / (clients / urls.length)).toFixed(2);
-  console.log(`${pid}: ${before[n].all} kB before, ${now.all} kB with ${clients / urls.length} idle:`,
-    `${each("all")} kB each, of which ${each("anonymous")} kB anonymous`);
+  console.log(
+    `${pid}: ${before[n].all} kB before, ${now.all} kB with ${clients / urls.length} idle:`,
+    `${each("all")} kB each, of which ${each("anonymous")} kB anonymous`,
+  );
 }
 const open = sockets.filter((socket) => socket.readyState === WebSocket.OPEN);
 console.log(`${open.length} of ${clients} are open`);

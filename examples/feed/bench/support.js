@@ -12,8 +12,11 @@ export function options(defaults) {
 }
 
 export function summary(what, times) {
+  if (times.length === 0) return console.log(`${what}: none`);
   const sorted = [...times].sort((a, b) => a - b);
   const at = (part) => sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))];
   const parts = [0.5, 0.9, 0.99, 1].map((part) => at(part).toFixed(1));
-  console.log(`${what}, ms: median ${parts[0]}, p90 ${parts[1]}, p99 ${parts[2]}, most ${parts[3]}`);
+  console.log(
+    `${what}, ms: median ${parts[0]}, p90 ${parts[1]}, p99 ${parts[2]}, most ${parts[3]}`,
+  );
 }

@@ -55,12 +55,14 @@ on(open, "POST", /^\/users$/, async ({ body }) => {
 
 const PICTURE = `
   SELECT pictures.id, pictures.title, pictures.likes, pictures.album, albums.title AS "albumTitle",
-    users.name AS owner, '/files/' || file || '/small' AS small, '/files/' || file || '/full' AS full
+    users.name AS owner,
+    '/files/' || file || '/small' AS small, '/files/' || file || '/full' AS full
   FROM pictures JOIN albums ON albums.id = album JOIN users ON users.id = owner`;
 
 on(open, "GET", /^\/pictures$/, async ({ url }) => {
   const before = url.searchParams.get("before");
-  if (before !== null && !/^\d{1,18}$/.test(before)) throw new Refusal(400, '"before" is no number');
+  if (before !== null && !/^\d{1,18}$/.test(before))
+    throw new Refusal(400, '"before" is no number');
   const sql = `${PICTURE} WHERE pictures.id < $1 ORDER BY pictures.id DESC LIMIT ${PAGE}`;
   return { pictures: await query(sql, [before ?? "999999999999999999"]) };
 });
@@ -157,7 +159,11 @@ function uploadsOf(body) {
 on(signed, "POST", /^\/pictures\/(\d{1,18})\/likes$/, async ({ user, parts: [id] }) => {
   const picture = await like(id, user);
   if (picture.isNew) {
-    publish(`/picture/${id}/likes`, { user: user.name, title: picture.title, likes: picture.likes });
+    publish(`/picture/${id}/likes`, {
+      user: user.name,
+      title: picture.title,
+      likes: picture.likes,
+    });
     if (picture.owner !== user.id) {
       notifier.tell({ person: picture.owner, text: `${user.name} likes “${picture.title}”` });
     }

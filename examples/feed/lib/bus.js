@@ -42,7 +42,9 @@ export function startBus() {
   publisher.connect().catch((error) => logError("bus.not_there", error));
   connection
     .connect()
-    .then(() => connection.pSubscribe(PATTERNS, (data, channel) => subscriber.tell({ channel, data })))
+    .then(() =>
+      connection.pSubscribe(PATTERNS, (data, channel) => subscriber.tell({ channel, data })),
+    )
     .catch((error) => logError("bus.not_there", error));
 }
 

@@ -4,7 +4,8 @@ const RETRY_MIN_MS = 300;
 const RETRY_MAX_MS = 10_000;
 const $ = (id) => document.getElementById(id);
 const bytesOf = (text) => new TextEncoder().encode(text);
-const hex = (buffer) => [...new Uint8Array(buffer)].map((b) => b.toString(16).padStart(2, "0")).join("");
+const hex = (buffer) =>
+  [...new Uint8Array(buffer)].map((b) => b.toString(16).padStart(2, "0")).join("");
 
 let me = JSON.parse(localStorage.getItem("me") ?? "null");
 let clockOffset = null;
@@ -26,7 +27,9 @@ async function signature(method, path, time, body) {
   const algorithm = { name: "HMAC", hash: "SHA-256" };
   const key = await crypto.subtle.importKey("raw", bytesOf(me.key), algorithm, false, ["sign"]);
   const digest = hex(await crypto.subtle.digest("SHA-256", bytesOf(body)));
-  return hex(await crypto.subtle.sign("HMAC", key, bytesOf(`${method}\n${path}\n${time}\n${digest}`)));
+  return hex(
+    await crypto.subtle.sign("HMAC", key, bytesOf(`${method}\n${path}\n${time}\n${digest}`)),
+  );
 }
 
 async function ask(method, path, value, { signed = true } = {}) {
@@ -40,7 +43,9 @@ async function ask(method, path, value, { signed = true } = {}) {
     headers["x-signature"] = await signature(method, path, time, body);
   }
   const response = await fetch(path, { method, headers, body: body || undefined });
-  const answer = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
+  const answer = await response
+    .json()
+    .catch(() => ({ error: `The server answered ${response.status}.` }));
   if (!response.ok) throw new Error(answer.error);
   return answer;
 }
@@ -111,8 +116,12 @@ function show(picture) {
 $("picture-dialog").addEventListener("close", () => history.pushState(null, "", "/"));
 
 async function load(before) {
-  const { pictures } = await ask("GET", before ? `/pictures?before=${before}` : "/pictures", undefined,
-    { signed: false });
+  const { pictures } = await ask(
+    "GET",
+    before ? `/pictures?before=${before}` : "/pictures",
+    undefined,
+    { signed: false },
+  );
   if (!before) {
     cards.clear();
     $("pictures").replaceChildren();
@@ -148,7 +157,8 @@ function hear(news) {
     made.classList.add("new");
     $("pictures").prepend(made);
     $("empty").hidden = true;
-    tell(`${news.picture.owner} added “${news.picture.title}”`, `${time}, from ${news.instance}`);
+    const { owner, title } = news.picture;
+    tell(`${owner} added “${title}”`, `${time}, from ${news.instance}`);
   }
 }
 
@@ -156,7 +166,8 @@ let retryMs = RETRY_MIN_MS;
 function listen() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   const socket = new WebSocket(
-    `${scheme}://${location.host}/live?feed=/picture/*/likes&feed=/picture/*/added`);
+    `${scheme}://${location.host}/live?feed=/picture/*/likes&feed=/picture/*/added`,
+  );
   socket.addEventListener("message", ({ data }) => {
     const news = JSON.parse(data);
     if (!news.ready) return hear(news);
@@ -182,14 +193,20 @@ async function loadMine() {
   if (!me) return;
   $("who").textContent = me.name;
   const [{ albums }, { notifications }] = await Promise.all([
-    ask("GET", "/me"), ask("GET", "/notifications")]);
-  $("notes").replaceChildren(...notifications.slice(0, 5).map(({ text }) =>
-    Object.assign(document.createElement("li"), { textContent: text })));
+    ask("GET", "/me"),
+    ask("GET", "/notifications"),
+  ]);
+  $("notes").replaceChildren(
+    ...notifications
+      .slice(0, 5)
+      .map(({ text }) => Object.assign(document.createElement("li"), { textContent: text })),
+  );
   $("no-notes").hidden = notifications.length > 0;
   $("albums").replaceChildren(...albums.map(albumLine));
   $("no-albums").hidden = albums.length > 0;
-  $("album-names").replaceChildren(...albums.map(({ title }) =>
-    Object.assign(document.createElement("option"), { value: title })));
+  $("album-names").replaceChildren(
+    ...albums.map(({ title }) => Object.assign(document.createElement("option"), { value: title })),
+  );
   me.albums = albums;
 }
 
@@ -239,8 +256,12 @@ form("join-dialog", async ({ elements }) => {
 
 form("add-dialog", async ({ elements }) => {
   const files = [...elements.files.files].slice(0, 4);
-  const pictures = await Promise.all(files.map(async (file) => ({
-    title: file.name.replace(/\.\w+$/, ""), image: await base64(file) })));
+  const pictures = await Promise.all(
+    files.map(async (file) => ({
+      title: file.name.replace(/\.\w+$/, ""),
+      image: await base64(file),
+    })),
+  );
   const title = elements.album.value.trim();
   const known = me.albums.find((album) => album.title === title);
   const { id } = known ?? (await ask("POST", "/albums", { title }));
@@ -263,4 +284,5 @@ $("add").addEventListener("click", () => open("add-dialog"));
 listen();
 loadMine().catch((error) => tell(error.message));
 const shown = location.pathname.match(/^\/pictures\/\d+$/);
-if (shown) ask("GET", shown[0], undefined, { signed: false }).then(show, (error) => tell(error.message));
+if (shown)
+  ask("GET", shown[0], undefined, { signed: false }).then(show, (error) => tell(error.message));

@@ -29,7 +29,8 @@ test("a taken name is refused with 409 in any case of letters", async () => {
 
 test("one of many users of one name at once is made, by the guard of the database", async () => {
   const asked = Array.from({ length: 20 }, (_, n) =>
-    (n % 2 ? a : b).ask("POST", "/users", { name: "Same" }));
+    (n % 2 ? a : b).ask("POST", "/users", { name: "Same" }),
+  );
   const statuses = (await Promise.all(asked)).map(({ status }) => status);
   assert.deepEqual(statuses.sort(), [201, ...Array(19).fill(409)]);
   const [{ n }] = await all.query("SELECT count(*)::int AS n FROM users WHERE name = 'Same'");
@@ -106,7 +107,7 @@ test("a signed request is heard by the server's time, once, and for what it says
   assert.equal((await a.ask("POST", "/albums", body, strangers)).status, 401);
 });
 
-test("two uploads of one request run at the same time, and both are there at the answer", async () => {
+test("two uploads of one request run at the same time; the answer has both", async () => {
   // The converter waits until two of it run: one after the other would never get past it.
   writeFileSync(join(all.root, "together"), "");
   const started = Date.now();
@@ -131,7 +132,10 @@ test("at most two images are converted at once, and short requests go on meanwhi
   while (!done) {
     if ((await a.ask("GET", "/time")).status === 200) quick += 1;
   }
-  assert.deepEqual((await answers).map(({ status }) => status), [201, 201, 201, 201]);
+  assert.deepEqual(
+    (await answers).map(({ status }) => status),
+    [201, 201, 201, 201],
+  );
   assert.equal(all.conversions().atOnceMax, 2);
   assert.ok(quick > 10, `${quick} short requests`);
 });
@@ -153,7 +157,9 @@ test("an album is gone at once and its files later", async () => {
   const { small } = (await upload(ann, id, "Gone")).value.pictures[0];
   assert.equal((await ben.ask("DELETE", `/albums/${id}`)).status, 404);
   // Whoever deletes the files has to wait for this lock; the answer does not.
-  const release = await all.hold("SELECT 1 FROM files WHERE id = $1 FOR UPDATE", [small.split("/")[2]]);
+  const release = await all.hold("SELECT 1 FROM files WHERE id = $1 FOR UPDATE", [
+    small.split("/")[2],
+  ]);
   assert.equal((await ann.ask("DELETE", `/albums/${id}`)).status, 200);
   assert.equal((await b.ask("GET", `/albums/${id}`)).status, 404);
   assert.equal((await b.ask("GET", small)).status, 200);
@@ -165,10 +171,13 @@ test("a token is renewed on the schedule before it ends, by one instance for bot
   await all.query("UPDATE access_tokens SET renew_at = now()");
   const before = all.services.tokens;
   await until("a new token", () => all.services.tokens > before);
-  await until("it is in use", async () =>
-    (await ann.ask("GET", "/places/here")).value.token === `Bearer token-${before + 1}`);
+  await until(
+    "it is in use",
+    async () => (await ann.ask("GET", "/places/here")).value.token === `Bearer token-${before + 1}`,
+  );
   const [{ left }] = await all.query(
-    "SELECT extract(epoch FROM renew_at - now())::int AS left FROM access_tokens");
+    "SELECT extract(epoch FROM renew_at - now())::int AS left FROM access_tokens",
+  );
   assert.ok(left > 1700 && left <= 1800, `${left} s, half of an hour`);
   assert.equal(all.services.tokens, before + 1);
 });
@@ -193,7 +202,9 @@ test("a mail that cannot be sent is tried again, and the registration does not w
   await until("a try", async () => (await all.query(sql))[0].tries > 0);
   all.services.mailFails = false;
   await all.query("UPDATE mails SET next_try = now() WHERE sent_at IS NULL");
-  await until("the mail", () => all.services.mails.some((mail) => mail.recipient.startsWith("cleo")));
+  await until("the mail", () =>
+    all.services.mails.some((mail) => mail.recipient.startsWith("cleo")),
+  );
 });
 
 // The twin has a thread for each of its requests, and no more threads than these wait with.
@@ -219,7 +230,7 @@ test(`a slow service of somebody else's ${holds}`, async () => {
   assert.ok((await done).every(({ status }) => status === 200));
 });
 
-test("a like is counted once, tells the owner, and reaches listeners on both instances", async () => {
+test("a like counts once, tells the owner and reaches listeners on both instances", async () => {
   const id = await picture("Liked");
   const listeners = [
     await a.listen(`/picture/${id}/likes`),
@@ -227,8 +238,10 @@ test("a like is counted once, tells the owner, and reaches listeners on both ins
     await b.listen(`/picture/${id}/likes`, "/picture/*/likes"),
   ];
   const elsewhere = await b.listen(`/picture/${Number(id) + 1000}/likes`);
-  assert.deepEqual(await ben.ask("POST", `/pictures/${id}/likes`).then(({ status, value }) =>
-    [status, value]), [201, { likes: 1 }]);
+  assert.deepEqual(
+    await ben.ask("POST", `/pictures/${id}/likes`).then(({ status, value }) => [status, value]),
+    [201, { likes: 1 }],
+  );
   for (const listener of listeners) {
     await until("the like", () => listener.news.length > 0);
     const { channel, user, likes, instance } = listener.news[0];
@@ -238,12 +251,20 @@ test("a like is counted once, tells the owner, and reaches listeners on both ins
   assert.equal((await ben.ask("POST", `/pictures/${id}/likes`)).status, 200);
   await ann.ask("POST", `/pictures/${id}/likes`);
   await until("the next like", () => listeners.every(({ news }) => news.length > 1));
-  assert.deepEqual(listeners.map(({ news }) => news.map(({ likes }) => likes)),
-    [[1, 2], [1, 2], [1, 2]]);
+  assert.deepEqual(
+    listeners.map(({ news }) => news.map(({ likes }) => likes)),
+    [
+      [1, 2],
+      [1, 2],
+      [1, 2],
+    ],
+  );
   assert.equal(elsewhere.news.length, 0);
   const told = await until("the owner", async () =>
     (await ann.ask("GET", "/notifications")).value.notifications.find(({ text }) =>
-      text.includes("Liked")));
+      text.includes("Liked"),
+    ),
+  );
   assert.equal(told.text, "Ben likes “Liked”");
   await until("the telephone", () => all.services.pushed.some(({ text }) => text === told.text));
   [...listeners, elsewhere].forEach((socket) => socket.close());
@@ -263,8 +284,9 @@ test("new pictures are news too, and feeds that do not exist are refused", async
 
 test("parallel likes by many users end in the right count", async () => {
   const id = await picture("Popular");
-  const people = await Promise.all(Array.from({ length: 20 }, (_, n) =>
-    (n % 2 ? a : b).join(`fan${n}`)));
+  const people = await Promise.all(
+    Array.from({ length: 20 }, (_, n) => (n % 2 ? a : b).join(`fan${n}`)),
+  );
   await Promise.all(people.map((person) => person.ask("POST", `/pictures/${id}/likes`)));
   assert.equal((await a.ask("GET", `/pictures/${id}`)).value.likes, 20);
 });
@@ -272,7 +294,8 @@ test("parallel likes by many users end in the right count", async () => {
 test("broken frames and connections end themselves, never the server", async () => {
   const { port } = new URL(a.url);
   const key = "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n";
-  const head = `GET /live?feed=/picture/*/likes HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n` +
+  const head =
+    `GET /live?feed=/picture/*/likes HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n` +
     `Upgrade: websocket\r\n${key}\r\n`;
   for (const bytes of [Buffer.from("ffffffff", "hex"), Buffer.alloc(5000, 0x81), Buffer.alloc(0)]) {
     const socket = connect(port, "127.0.0.1");
@@ -285,7 +308,7 @@ test("broken frames and connections end themselves, never the server", async () 
   await until("none is left", async () => (await a.ask("GET", "/health")).value.clients === 0);
 });
 
-test("an instance that is told to stop ends its clients in order, and the other goes on", async () => {
+test("an instance that stops ends its clients in order, and the other goes on", async () => {
   const listener = await b.listen("/picture/*/likes");
   const { child } = all.instances[1];
   const closed = new Promise((done) => listener.once("close", done));

@@ -9,8 +9,14 @@ import { png, startAll } from "./support.js";
 
 const CHROMIUM = process.env.CHROMIUM || "/usr/bin/chromium";
 const PICTURES = ["Lake at dawn", "Red roofs", "First snow", "Harbour", "Fern", "Dunes"];
-const IMAGES = ["gradient:#27496d-#f6b17a", "gradient:#a63d40-#e9b872", "gradient:#dfe7ec-#8fa6b8",
-  "gradient:#14213d-#2a9d8f", "gradient:#1b4332-#95d5b2", "radial-gradient:#f4e3b2-#c98b54"];
+const IMAGES = [
+  "gradient:#27496d-#f6b17a",
+  "gradient:#a63d40-#e9b872",
+  "gradient:#dfe7ec-#8fa6b8",
+  "gradient:#14213d-#2a9d8f",
+  "gradient:#1b4332-#95d5b2",
+  "radial-gradient:#f4e3b2-#c98b54",
+];
 let all, browser;
 
 before(async () => {
@@ -42,15 +48,27 @@ async function join_(page, name) {
 
 const text = (page, selector) => page.$eval(selector, (element) => element.textContent);
 const has = (page, selector, words) =>
-  page.waitForFunction((s, w) => document.querySelector(s)?.textContent.includes(w), {}, selector, words);
+  page.waitForFunction(
+    (s, w) => document.querySelector(s)?.textContent.includes(w),
+    {},
+    selector,
+    words,
+  );
 
 async function shoot(page, name) {
   const directory = process.env.SCREENSHOTS;
   // What moves has come to rest.
-  await page.evaluate(() => Promise.all(document.getAnimations()
-    .filter((animation) => animation.effect.getTiming().iterations !== Infinity)
-    .map((animation) => animation.finished)));
-  await page.evaluate(() => Promise.all([...document.images].map((image) => image.decode().catch(() => {}))));
+  await page.evaluate(() =>
+    Promise.all(
+      document
+        .getAnimations()
+        .filter((animation) => animation.effect.getTiming().iterations !== Infinity)
+        .map((animation) => animation.finished),
+    ),
+  );
+  await page.evaluate(() =>
+    Promise.all([...document.images].map((image) => image.decode().catch(() => {}))),
+  );
   if (directory) await page.screenshot({ path: join(directory, `${name}.png`) });
 }
 
@@ -85,7 +103,11 @@ test("two browsers on two instances see each other's pictures and likes at once"
     await ann.click("#add-dialog .primary");
     await ann.waitForFunction(() => !document.querySelector("#add-dialog").open);
   }
-  await ben.waitForFunction((n) => document.querySelectorAll("article").length === n, {}, PICTURES.length);
+  await ben.waitForFunction(
+    (n) => document.querySelectorAll("article").length === n,
+    {},
+    PICTURES.length,
+  );
 
   await ben.click("article:nth-child(2) .like");
   await ben.click("article:nth-child(4) .like");
@@ -112,5 +134,8 @@ test("two browsers on two instances see each other's pictures and likes at once"
 
   // The refused name is an answer 409, which browsers write to their console.
   const wrong = [ann, ben, shared, phone].flatMap((page) => page.wrong);
-  assert.deepEqual(wrong.filter((line) => !line.includes("409")), []);
+  assert.deepEqual(
+    wrong.filter((line) => !line.includes("409")),
+    [],
+  );
 });

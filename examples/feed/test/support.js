@@ -49,6 +49,10 @@ export async function startAll() {
     return child;
   };
 
+  // A run that breaks off leaves nothing behind either.
+  const kill = () => children.forEach((child) => child.kill(child.quit ?? "SIGKILL"));
+  process.once("exit", kill);
+
   const stop = async () => {
     // The database comes last: what ends in order still writes.
     for (const child of children.reverse()) {
@@ -66,7 +70,10 @@ export async function startAll() {
   const services = await startServices();
   const busPort = await freePort();
   run("redis-server", ["--port", busPort, "--bind", "127.0.0.1", "--save", "", "--dir", root]);
-  execFileSync("node", ["migrate.js"], { cwd: ROOT, env: { ...process.env, DATABASE_URL: database } });
+  execFileSync("node", ["migrate.js"], {
+    cwd: ROOT,
+    env: { ...process.env, DATABASE_URL: database },
+  });
 
   const converter = join(root, "convert");
   mkdirSync(join(root, "running"));
@@ -97,7 +104,11 @@ export async function startAll() {
     for (const { url, child } of instances) {
       const look = async () => {
         if (child.exitCode !== null) throw new Error(child.text);
-        return (await fetch(`${url}/health`).then((r) => r.json()).catch(() => ({}))).bus;
+        return (
+          await fetch(`${url}/health`)
+            .then((r) => r.json())
+            .catch(() => ({}))
+        ).bus;
       };
       await until(`${url} with its bus`, look, START_TIME_MAX_MS);
     }
@@ -166,18 +177,38 @@ async function startPostgres(root, run) {
     chownSync(data, id("-u"), id("-g"));
     execFileSync("chmod", ["o+x", root]);
   }
-  const how = isRoot ? ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] : ["env"];
+  const how = isRoot
+    ? ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    : ["env"];
   const port = await freePort();
   const init = [`${bin}/initdb`, "-D", data, "-U", "feed", "-A", "trust", "-N", "-E", "UTF8"];
   execFileSync(how[0], [...how.slice(1), ...init], { cwd: data });
-  const child = run(how[0], [...how.slice(1), `${bin}/postgres`, "-D", data, "-p", String(port), "-k",
-    data, "-c", "fsync=off", "-h", "127.0.0.1"]);
+  const child = run(how[0], [
+    ...how.slice(1),
+    `${bin}/postgres`,
+    "-D",
+    data,
+    "-p",
+    String(port),
+    "-k",
+    data,
+    "-c",
+    "fsync=off",
+    "-h",
+    "127.0.0.1",
+  ]);
   child.quit = "SIGINT";
   const url = `postgres://feed@127.0.0.1:${port}/postgres`;
   const look = async () => {
     if (child.exitCode !== null) throw new Error(child.text);
     const client = new pg.Client({ connectionString: url });
-    return client.connect().then(() => client.end()).then(() => true, () => false);
+    return client
+      .connect()
+      .then(() => client.end())
+      .then(
+        () => true,
+        () => false,
+      );
   };
   await until("PostgreSQL", look, START_TIME_MAX_MS);
   return url;
@@ -185,7 +216,15 @@ async function startPostgres(root, run) {
 
 // Somebody else's services: places that answer when they are told to, mails, push messages.
 async function startServices() {
-  const state = { tokens: 0, lifeSeconds: 3600, mails: [], pushed: [], held: [], holds: false };
+  const state = {
+    tokens: 0,
+    lifeSeconds: 3600,
+    mails: [],
+    pushed: [],
+    held: [],
+    holds: false,
+    delayMs: 0,
+  };
   const server = createServer(async (request, response) => {
     const pieces = [];
     for await (const piece of request) pieces.push(piece);
@@ -209,7 +248,7 @@ async function startServices() {
     }
     const reply = () => answer(200, { place: request.url, token: request.headers.authorization });
     if (state.holds) state.held.push(reply);
-    else reply();
+    else setTimeout(reply, state.delayMs);
   });
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
   return Object.assign(state, { server, url: `http://127.0.0.1:${server.address().port}` });
@@ -234,14 +273,18 @@ export class Client {
   signed(method, path, body, time) {
     const digest = createHash("sha256").update(body).digest("hex");
     const signature = createHmac("sha256", this.user.key)
-      .update(`${method}\n${path}\n${time}\n${digest}`).digest("hex");
+      .update(`${method}\n${path}\n${time}\n${digest}`)
+      .digest("hex");
     return { "x-user": this.user.id, "x-time": String(time), "x-signature": signature };
   }
 
   async ask(method, path, value, headers = {}) {
-    const body = value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
-    const own = this.user && !headers["x-signature"]
-      ? this.signed(method, path, body, headers["x-time"] ?? Date.now()) : {};
+    const body =
+      value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
+    const own =
+      this.user && !headers["x-signature"]
+        ? this.signed(method, path, body, headers["x-time"] ?? Date.now())
+        : {};
     const response = await fetch(this.url + path, {
       method,
       headers: { "content-type": "application/json", ...own, ...headers },

@@ -316,8 +316,8 @@ module Feed
       pictures.each { |one| Live.publish("/picture/#{one["id"]}/added", { picture: one }) }
       json(201, { pictures: pictures })
     rescue StandardError
-      kept = done.grep(String)
-      kept.each { |file| Work.query("INSERT INTO removals VALUES ($1) ON CONFLICT DO NOTHING", file) }
+      sql = "INSERT INTO removals VALUES ($1) ON CONFLICT DO NOTHING"
+      done.grep(String).each { |file| Work.query(sql, file) }
       raise
     end
 
@@ -338,8 +338,8 @@ module Feed
     end
 
     def tell(id, who, made)
-      title = made["title"]
-      Live.publish("/picture/#{id}/likes", { user: who["name"], title: title, likes: made["likes"] })
+      title, likes = made.values_at("title", "likes")
+      Live.publish("/picture/#{id}/likes", { user: who["name"], title: title, likes: likes })
       return if made["owner"] == who["id"]
 
       Feed.notifier << [made["owner"], "#{who["name"]} likes “#{title}”"]
