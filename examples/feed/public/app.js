@@ -1,5 +1,6 @@
 // The page: a client of the same interface as any other, and of the live feed.
 const NEWS_MAX = 12;
+const NOTES_MS = 15_000;
 const RETRY_MIN_MS = 300;
 const RETRY_MAX_MS = 10_000;
 const $ = (id) => document.getElementById(id);
@@ -283,6 +284,8 @@ $("add").addEventListener("click", () => open("add-dialog"));
 
 listen();
 loadMine().catch((error) => tell(error.message));
+// What the feed does not carry, as it concerns one person alone.
+setInterval(() => loadMine().catch(() => {}), NOTES_MS);
 const shown = location.pathname.match(/^\/pictures\/\d+$/);
 if (shown)
   ask("GET", shown[0], undefined, { signed: false }).then(show, (error) => tell(error.message));

@@ -139,3 +139,20 @@ test("two browsers on two instances see each other's pictures and likes at once"
     [],
   );
 });
+
+test("a page whose instance ends says so, and has what it missed when it is back", async () => {
+  const [, two] = all.instances;
+  const page = await open(two.url);
+  const likes = Number(await text(page, "article .like"));
+  const ended = new Promise((done) => two.child.once("exit", done));
+  two.child.kill("SIGTERM");
+  await ended;
+  await has(page, "#live", "connecting");
+
+  const id = await page.$eval("article .image", (link) => link.pathname);
+  const cleo = await all.a.join("Cleo");
+  assert.equal((await cleo.ask("POST", `${id}/likes`)).status, 201);
+  two.child = two.start();
+  await page.waitForSelector(".live.on");
+  await has(page, "article .like", String(likes + 1));
+});

@@ -95,10 +95,11 @@ export async function startAll() {
   for (const slot of ["1", "2"]) {
     const port = await freePort();
     const own = { ...env, PORT: port, CORTEX_SLOT: slot };
-    const child = IS_TWIN
-      ? run("puma", ["-q", "-C", "twin/puma.rb", "twin/config.ru"], own)
-      : run("node", ["server.js"], own);
-    instances.push({ url: `http://127.0.0.1:${port}`, child });
+    const start = () =>
+      IS_TWIN
+        ? run("puma", ["-q", "-C", "twin/puma.rb", "twin/config.ru"], own)
+        : run("node", ["server.js"], own);
+    instances.push({ url: `http://127.0.0.1:${port}`, child: start(), start });
   }
   try {
     for (const { url, child } of instances) {

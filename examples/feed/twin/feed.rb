@@ -185,8 +185,16 @@ module Feed
     end
 
     %w[/ /app.js /style.css /icon.svg].each do |path|
-      get(path) { send_file File.join(PUBLIC, path == "/" ? "index.html" : path) }
+      get(path) { page(path == "/" ? "index.html" : path) }
     end
+
+    # One address may be a page for browsers and JSON for others.
+    def page(name)
+      headers "vary" => "accept", "cache-control" => "no-cache"
+      send_file File.join(PUBLIC, name)
+    end
+
+    def wants_page? = env["HTTP_ACCEPT"].to_s.include?("text/html")
 
     get("/time") { json(200, { time: (Time.now.to_f * 1000).to_i }) }
 
@@ -221,13 +229,10 @@ module Feed
     end
 
     get %r{/pictures/(\d{1,18})} do |id|
-      next send_file(File.join(PUBLIC, "index.html")) if request.accept?("text/html") && page?
-
+      page("index.html") if wants_page?
       found = Work.query("#{PICTURE} WHERE pictures.id = $1", id).first
       json(200, found || refuse(404, "there is no such picture"))
     end
-
-    def page? = env["HTTP_ACCEPT"].to_s.include?("text/html")
 
     get %r{/albums/(\d{1,18})} do |id|
       album = Work.query("SELECT id::text, title FROM albums WHERE id = $1", id).first
