@@ -57,19 +57,15 @@ const has = (page, selector, words) =>
 
 async function shoot(page, name) {
   const directory = process.env.SCREENSHOTS;
-  // What moves has come to rest.
-  await page.evaluate(() =>
-    Promise.all(
-      document
-        .getAnimations()
-        .filter((animation) => animation.effect.getTiming().iterations !== Infinity)
-        .map((animation) => animation.finished),
-    ),
-  );
-  await page.evaluate(() =>
-    Promise.all([...document.images].map((image) => image.decode().catch(() => {}))),
-  );
-  if (directory) await page.screenshot({ path: join(directory, `${name}.png`) });
+  if (!directory) return;
+  // What moves comes to rest first; what moves for ever does not count.
+  const isOver = () => {
+    const moving = document.getAnimations().filter((one) => one.playState === "running");
+    const forEver = (one) => one.effect.getTiming().iterations === Infinity;
+    return moving.every(forEver) && [...document.images].every((image) => image.complete);
+  };
+  await page.waitForFunction(isOver);
+  await page.screenshot({ path: join(directory, `${name}.png`) });
 }
 
 test("two browsers on two instances see each other's pictures and likes at once", async () => {
