@@ -17,6 +17,9 @@ use os::observe::process::{self, is_alive};
 use os::observe::{Listeners, Snapshot};
 use shim::spec::{LaunchSpec, Purpose};
 
+#[path = "shim/sandbox.rs"]
+mod sandbox;
+
 /// The time limit for a state that must come; far above what it takes on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
@@ -54,6 +57,7 @@ impl ShimFixture {
             port: Some(20_001),
             ports: BTreeMap::from([(model::PortId::udp(53), 20_002)]),
             cap: None,
+            sandbox: None,
         }
     }
 

@@ -79,6 +79,8 @@ pub struct Recipe {
     /// The variable under which it finds the bus besides `CORTEX_BUS_URL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus_variable: Option<String>,
+    #[serde(default, skip_serializing_if = "Isolation::is_none")]
+    pub isolation: Isolation,
     /// The directories relative to the release that come first in `PATH`, for steps, processes and
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]
@@ -110,6 +112,23 @@ pub struct Recipe {
     pub notes: Vec<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// What keeps an application from the rest of its machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// Nothing but what keeps the users of the machine apart: it runs as the node's user.
+    #[default]
+    None,
+    /// A wall: its own files and the system are all it sees, its own processes all it reaches.
+    Standard,
+}
+
+impl Isolation {
+    pub fn is_none(&self) -> bool {
+        *self == Isolation::None
+    }
 }
 
 impl Recipe {

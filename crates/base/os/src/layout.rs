@@ -173,6 +173,11 @@ impl DataDirectory {
         self.application(name).join("persist.given")
     }
 
+    /// Returns the directory for an application's temporary files.
+    pub fn temporary(&self, name: &ApplicationName) -> PathBuf {
+        self.application(name).join("tmp")
+    }
+
     pub fn cache(&self, name: &ApplicationName) -> PathBuf {
         self.application(name).join("cache")
     }

@@ -122,6 +122,7 @@ pub fn plan_release(
     }
     apply_manifest(tree, &mut recipe, &manifest);
     recipe.bus_variable.clone_from(&manifest.bus);
+    recipe.isolation = manifest.isolation.unwrap_or_default();
     site::apply(&mut recipe, &manifest, finding);
     if let Some(why) = elsewhere::refusal(tree, &recipe) {
         return Err(DetectError::Elsewhere(why));

@@ -17,7 +17,7 @@ use model::cron::CronRecipe;
 use model::port::PortRecipe;
 use model::release::StaticMount;
 use model::request::RequestLimits;
-use model::{ApplicationName, ProcessType};
+use model::{ApplicationName, Isolation, ProcessType};
 use thiserror::Error;
 
 use crate::source::SourceTree;
@@ -70,6 +70,7 @@ pub struct Manifest {
     pub persist_shared: bool,
     /// The variable under which it finds the bus besides `CORTEX_BUS_URL`.
     pub bus: Option<String>,
+    pub isolation: Option<Isolation>,
     /// The mounts that come before the framework's own; one for `/` replaces the root of a site.
     pub statics: Vec<StaticMount>,
     /// The place where the build leaves the site.

@@ -20,8 +20,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use tempfile::TempDir;
-
 use crate::node::Node;
 
 /// The variable that names a directory where the nodes of a run keep what package tools fetched.
@@ -29,12 +27,10 @@ const PACKAGES: &str = "CORTEX_E2E_PACKAGES";
 
 /// Starts a node whose builds share what they fetched with those of the other nodes of this run.
 fn node() -> Node {
-    let directory = TempDir::with_prefix("cortex-e2e-").expect("a temporary directory");
+    let node = Node::start();
     if let Some(packages) = std::env::var_os(PACKAGES).map(PathBuf::from) {
-        let data = directory.path().join("data");
         fs::create_dir_all(&packages).expect("a directory of the run's own");
-        fs::create_dir(&data).expect("a new directory");
-        symlink(&packages, data.join("cache")).expect("likewise");
+        symlink(&packages, node.data().join("cache")).expect("no build has made it yet");
     }
-    Node::start_in(directory, &[])
+    node
 }

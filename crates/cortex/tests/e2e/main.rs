@@ -20,6 +20,7 @@ mod hello;
 mod http2;
 mod idle;
 mod installing;
+mod isolation;
 mod joining;
 mod journey;
 mod large_values;

@@ -5,6 +5,7 @@
 mod artefact;
 mod caps;
 mod environment;
+mod isolation;
 mod network;
 mod persist;
 mod prune;
@@ -23,6 +24,7 @@ use std::time::{Duration, SystemTime};
 
 use agent_core::application::{IncarnationId, StepFailure};
 use anyhow::Context;
+use model::port::Transport;
 use model::value::ContentHash;
 use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
 use recipe_core::frameworks::shell_word;
@@ -307,10 +309,13 @@ impl Preparer {
                 environment::listen_also_on(&mut environment, &recipe.env, *port);
             }
         }
+        let also = taken.ports.iter().filter(|(id, _)| id.transport == Transport::Tcp);
+        let listened = taken.port.into_iter().chain(also.map(|(_, port)| *port)).collect();
         Ok(LaunchSpec {
             purpose: Purpose::Instance { instance: id.instance.clone(), generation: id.generation },
             argv: shell_command(&recipe.command),
             directory: self.directory(application, release),
+            sandbox: self.sandbox(application, release, listened).await?,
             environment,
             log: self.layout.instance_log(&id.instance),
             port: taken.port,
@@ -327,11 +332,13 @@ impl Preparer {
         task: &str,
         command: &str,
     ) -> anyhow::Result<LaunchSpec> {
+        let environment = self.environment(application, release).await?;
         Ok(LaunchSpec {
             purpose: Purpose::Task { application: application.clone(), name: task.into() },
             argv: shell_command(command),
             directory: self.directory(application, release),
-            environment: self.environment(application, release).await?,
+            sandbox: self.sandbox(application, release, Vec::new()).await?,
+            environment,
             log: self.layout.logs(application).join(format!("{task}.log")),
             port: None,
             ports: Default::default(),

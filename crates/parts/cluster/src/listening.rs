@@ -105,7 +105,7 @@ async fn answer(bus: &Bus, stream: BoxedStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use store::bus::Kind;
+    use store::bus::SubscriptionKind;
 
     use super::*;
 
@@ -113,9 +113,9 @@ mod tests {
     async fn a_node_tells_how_many_subscribers_each_channel_has() {
         let bus = Arc::new(Bus::default());
         let (mut one, mut other) = (bus.subscriber(), bus.subscriber());
-        one.subscribe(Kind::Channel, "a".into()).unwrap();
-        other.subscribe(Kind::Channel, "a".into()).unwrap();
-        other.subscribe(Kind::Channel, Bytes::from_static(b"\x00\xff")).unwrap();
+        one.subscribe(SubscriptionKind::Channel, "a".into()).unwrap();
+        other.subscribe(SubscriptionKind::Channel, "a".into()).unwrap();
+        other.subscribe(SubscriptionKind::Channel, Bytes::from_static(b"\x00\xff")).unwrap();
         let (here, there) = tokio::io::duplex(64);
         let channels = ["a".into(), "none".into(), Bytes::from_static(b"\x00\xff")];
         let asking = ask(Box::new(here), &channels);

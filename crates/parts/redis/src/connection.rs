@@ -157,7 +157,7 @@ impl Connection {
                     self = refused.0;
                 }
                 Err(error) => {
-                    return tracing::debug!(id = self.id, %error, "face.connection_ended");
+                    return tracing::debug!(id = self.id, %error, "redis.connection_ended");
                 }
             }
         }
@@ -273,7 +273,7 @@ impl Connection {
     /// reconnecting tells it.
     fn pass_on(&mut self, delivery: Option<Delivery>) -> bool {
         let Some(delivery) = delivery else {
-            tracing::warn!(id = self.id, "face.slow_subscriber: it was cut off");
+            tracing::warn!(id = self.id, "redis.slow_subscriber: it was cut off");
             return false;
         };
         self.write_delivery(&delivery);

@@ -42,7 +42,7 @@ fn look(epoll: &OwnedFd, into: &mut Vec<(usize, EventFlags)>) {
         Ok((events, _)) => {
             into.extend(events.iter().map(|event| (event.data.u64() as usize, event.flags)));
         }
-        Err(error) => tracing::warn!(%error, "face.lane_cannot_look"),
+        Err(error) => tracing::warn!(%error, "redis.lane_cannot_look"),
     }
 }
 
@@ -155,7 +155,7 @@ impl Lane {
                 self.context.clients.in_lanes.fetch_add(1, Ordering::Relaxed);
                 entry.insert(place);
             }
-            Err(error) => tracing::warn!(%error, "face.connection_lost"),
+            Err(error) => tracing::warn!(%error, "redis.connection_lost"),
         }
     }
 
@@ -216,7 +216,7 @@ impl Lane {
     fn leave(&mut self, index: usize) {
         match self.remove(index).into_connection(&self.epoll) {
             Ok(connection) => drop(tokio::spawn(connection.serve())),
-            Err(error) => tracing::warn!(%error, "face.connection_lost"),
+            Err(error) => tracing::warn!(%error, "redis.connection_lost"),
         }
     }
 }

@@ -171,7 +171,7 @@ pub fn start(
             .build()?;
         let (context, stopping) = (context.clone(), stopping.clone());
         let serve = move || runtime.block_on(serve(context, number == 0, listeners, stopping));
-        let thread = std::thread::Builder::new().name(format!("store-face-{number}")).spawn(serve);
+        let thread = std::thread::Builder::new().name(format!("redis-{number}")).spawn(serve);
         handle.threads.push(thread.context("a thread of the Redis listener")?);
     }
     Ok(handle)
@@ -185,14 +185,14 @@ async fn serve(
 ) {
     // The users are read before the first connection comes, since it may have to log in.
     if let Err(error) = context.access.load_from(&context.store).await {
-        tracing::error!(%error, "face.users_unknown: nobody is served");
+        tracing::error!(%error, "redis.users_unknown: nobody is served");
         return;
     }
     if follows {
         let following = context.clone();
         tokio::spawn(async move {
             if let Err(error) = following.access.follow(&following.store).await {
-                tracing::error!(%error, "face.users_not_followed");
+                tracing::error!(%error, "redis.users_not_followed");
             }
         });
     }
@@ -213,7 +213,7 @@ async fn serve(
     tokio::spawn(async move { ringing.ring().await });
     let (lane, entrance) = match Lane::new(context.clone(), bell.clone()) {
         Ok(made) => made,
-        Err(error) => return tracing::error!(%error, "face.no_lane: nobody is served"),
+        Err(error) => return tracing::error!(%error, "redis.no_lane: nobody is served"),
     };
     tokio::spawn(lane.run());
     let thread = Thread { bell, entrance };

@@ -115,7 +115,7 @@ impl Listener {
             }
         };
         if let Err(error) = ended {
-            tracing::error!(%error, "face.listener_failed");
+            tracing::error!(%error, "redis.listener_failed");
         }
     }
 }
@@ -155,8 +155,8 @@ async fn accept_tcp(
                     let peer = peer.to_string();
                     Connection::new(context, &thread, wire, door, peer, permit).serve().await;
                 }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "face.handshake_failed"),
-                Err(_) => tracing::debug!(%peer, "face.handshake_timed_out"),
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "redis.handshake_failed"),
+                Err(_) => tracing::debug!(%peer, "redis.handshake_timed_out"),
             }
         });
     }
@@ -186,7 +186,7 @@ async fn accept_unix(
 /// wait.
 async fn pause(error: &io::Error) {
     if error.kind() != io::ErrorKind::ConnectionAborted {
-        tracing::warn!(%error, "face.accept_failed");
+        tracing::warn!(%error, "redis.accept_failed");
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -27,7 +27,7 @@ use store::options::Options;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Server {
-    face: ServerHandle,
+    listener: ServerHandle,
     store: SharedStore,
     bus: Arc<Bus>,
     directory: TempDir,
@@ -54,12 +54,12 @@ impl Server {
             lane_from,
         };
         let node = "n1".parse().unwrap();
-        let face = super::start(config, store.clone(), bus.clone(), node, clock).unwrap();
-        Server { face, store, bus, directory }
+        let listener = super::start(config, store.clone(), bus.clone(), node, clock).unwrap();
+        Server { listener, store, bus, directory }
     }
 
     fn client(&self) -> Client<TcpStream> {
-        Server::client_at(self.face.tcp.unwrap())
+        Server::client_at(self.listener.tcp.unwrap())
     }
 
     fn client_at(address: std::net::SocketAddr) -> Client<TcpStream> {

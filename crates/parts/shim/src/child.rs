@@ -17,7 +17,8 @@ use anyhow::Context;
 use rustix::pipe::PipeFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors};
+use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors as passing};
+use crate::sandbox::{self, Sandbox};
 use crate::spec::{Attached, Cap, LaunchSpec, Purpose};
 
 /// The maximum time of a start: a program on a file system that hangs is given up on.
@@ -43,6 +44,7 @@ struct Program {
     environment: BTreeMap<String, String>,
     task: bool,
     cap: Option<Cap>,
+    sandbox: Option<Sandbox>,
     stdin: Stdin,
 }
 
@@ -60,6 +62,8 @@ pub struct Started {
     pub child: Child,
     /// The program's standard output and error, non-blocking.
     pub output: OwnedFd,
+    /// The pipe that tells how the program ended, where `child` is the first process of a sandbox.
+    pub report: Option<OwnedFd>,
 }
 
 /// Returns once the program runs. The error says why it does not.
@@ -73,6 +77,14 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
         Some(Attached { stdin, stdout, stderr, .. }) => (Some(stdin), stdout, stderr),
         None => (None, writer.try_clone()?, writer),
     };
+    let (report, reporter) = match &spec.sandbox {
+        Some(_) => {
+            sandbox::make_namespaces()?;
+            let (report, reporter) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            (Some(report), Some(reporter))
+        }
+        None => (None, None),
+    };
     let mut child = Command::new(OWN_BINARY)
         .arg0(OWN_NAME)
         .arg(EXEC)
@@ -81,8 +93,11 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
         .stderr(stderr)
         .spawn()
         .context("no process could be started")?;
-    match hand_over(&mut ours, spec, stdin, terminal) {
-        Ok(()) => Ok(Started { child, output }),
+    if report.is_some() {
+        sandbox::give_up_privileges()?;
+    }
+    match hand_over(&mut ours, spec, Descriptors { stdin, report: reporter }, terminal) {
+        Ok(()) => Ok(Started { child, output, report }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -91,10 +106,17 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
     }
 }
 
+/// The descriptors that come along with a program's description.
+#[derive(Default)]
+struct Descriptors {
+    stdin: Option<OwnedFd>,
+    report: Option<OwnedFd>,
+}
+
 fn hand_over(
     stream: &mut UnixStream,
     spec: LaunchSpec,
-    stdin: Option<OwnedFd>,
+    descriptors: Descriptors,
     terminal: bool,
 ) -> anyhow::Result<()> {
     let program = Program {
@@ -103,7 +125,8 @@ fn hand_over(
         directory: spec.directory,
         environment: spec.environment,
         cap: spec.cap,
-        stdin: match stdin {
+        sandbox: spec.sandbox,
+        stdin: match descriptors.stdin {
             None => Stdin::Null,
             Some(_) if terminal => Stdin::Terminal,
             Some(_) => Stdin::Attached,
@@ -112,12 +135,13 @@ fn hand_over(
     stream.set_read_timeout(Some(EXEC_TIMEOUT))?;
     stream.set_write_timeout(Some(EXEC_TIMEOUT))?;
     let bytes = serde_json::to_vec(&program)?;
-    let fds: Vec<BorrowedFd<'_>> = stdin.iter().map(AsFd::as_fd).collect();
+    let both = descriptors.stdin.iter().chain(&descriptors.report);
+    let fds: Vec<BorrowedFd<'_>> = both.map(AsFd::as_fd).collect();
     let sent = match fds.is_empty() {
         true => 0,
-        false => descriptors::send(&*stream, &bytes, &fds)?,
+        false => passing::send(&*stream, &bytes, &fds)?,
     };
-    drop(stdin);
+    drop(descriptors);
     stream.write_all(&bytes[sent..])?;
     stream.shutdown(Shutdown::Write)?;
     let mut failure = Vec::new();
@@ -141,13 +165,11 @@ pub fn become_program() -> anyhow::Result<()> {
 enum Never {}
 
 fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
-    let (program, stdin) = receive(shim)?;
+    let (program, Descriptors { stdin, report }) = receive(shim)?;
     rustix::process::setsid()?;
     if let (Stdin::Terminal, Some(terminal)) = (program.stdin, &stdin) {
         rustix::process::ioctl_tiocsctty(terminal).context("it gets no terminal of its own")?;
     }
-    std::env::set_current_dir(&program.directory)
-        .with_context(|| format!("cannot enter directory {}", program.directory.display()))?;
     raise_oom_score(if program.task { TASK_OOM_SCORE } else { INSTANCE_OOM_SCORE });
     // If descriptors are attached, somebody waits at the other end.
     if program.task && program.stdin == Stdin::Null {
@@ -156,28 +178,39 @@ fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
     if let Some(cap) = &program.cap {
         cap::apply(cap);
     }
+    if let Some(sandbox) = &program.sandbox {
+        sandbox::enter(sandbox)?;
+    }
+    std::env::set_current_dir(&program.directory)
+        .with_context(|| format!("cannot enter directory {}", program.directory.display()))?;
     let (name, arguments) =
         program.argv.split_first().context("the command is empty: nothing to run")?;
-    let error = Command::new(name)
+    let mut command = Command::new(name);
+    command
         .args(arguments)
         .env_clear()
         .envs(&program.environment)
-        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
-        .exec();
+        .stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+    let error = match report {
+        Some(report) => sandbox::become_init(command, shim, report),
+        None => command.exec(),
+    };
     Err(explain(name, &program, error))
 }
 
-fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Option<OwnedFd>)> {
+fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Descriptors)> {
     let (mut bytes, mut chunk, mut fds) = (Vec::new(), [0; READ_BYTES], Vec::new());
     loop {
-        match descriptors::receive(&*shim, &mut chunk, &mut fds) {
+        match passing::receive(&*shim, &mut chunk, &mut fds) {
             Ok(0) => break,
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok((serde_json::from_slice(&bytes)?, fds.pop()))
+    let program: Program = serde_json::from_slice(&bytes)?;
+    let report = program.sandbox.as_ref().and_then(|_| fds.pop());
+    Ok((program, Descriptors { stdin: fds.pop(), report }))
 }
 
 /// Raises the OOM score; that is not allowed everywhere, and nothing depends on it.

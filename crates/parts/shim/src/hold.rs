@@ -22,6 +22,7 @@ use super::message::{Attachment, ShimCommand, ShimRequest, Tell, VERSION};
 use super::output::{Output, PipeState, now_ms};
 use super::record::{self, ExitRecord, Holding};
 use super::tree::{self, Reaped};
+use crate::sandbox::{self, Ending};
 use crate::spec::{Attached, LaunchSpec};
 use os::observe::process;
 
@@ -107,6 +108,8 @@ struct Running {
     /// Readable once the main process has ended; `None` on kernels before 5.3, and after the end.
     main_end: Option<OwnedFd>,
     status: Option<WaitStatus>,
+    /// The pipe that tells how the program of a sandbox ended.
+    report: Option<OwnedFd>,
     output: Output,
     output_open: bool,
     /// The start of the clock by which the lease is kept.
@@ -303,6 +306,7 @@ impl Shim {
             main,
             main_end: rustix::process::pidfd_open(main, PidfdFlags::empty()).ok(),
             status: None,
+            report: started.report,
             output: Output::new(started.output, log),
             output_open: true,
             started: Instant::now(),
@@ -508,21 +512,22 @@ impl Running {
         while self.output_open && self.output.read() == PipeState::Open {}
         let killed_here = self.stopping.is_some_and(|stopping| stopping.kill_interval.is_some());
         let lease_over = self.lease_over;
-        let mut how = self.status.map_or_else(|| "ended".to_owned(), tree::describe);
+        // The first process of a sandbox ends as its program did, but for signals.
+        let ending =
+            self.report.take().and_then(sandbox::ending).or(self.status.and_then(Ending::of));
+        let mut how = ending.map_or_else(|| "ended".to_owned(), tree::describe);
         if lease_over {
             how.push_str(", stopped by its shim: the node was away for longer than the lease");
         } else if let Some(excess) = &self.over_cap {
             how = format!("stopped by its shim, as it {excess}");
-        } else if !killed_here
-            && self.status.and_then(|status| status.terminating_signal()) == Some(9)
-        {
+        } else if !killed_here && ending == Some(Ending::Killed(9)) {
             how.push_str(", not by Cortex: out of memory, or by hand");
         }
         ExitRecord {
             v: VERSION,
             how,
-            code: self.status.and_then(tree::code),
-            success: self.status.and_then(|status| status.exit_status()) == Some(0),
+            code: ending.and_then(tree::code),
+            success: ending == Some(Ending::Exited(0)),
             last_words: self.output.finish(),
             lease_over,
             over_cap: self.over_cap,

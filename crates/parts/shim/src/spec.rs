@@ -9,6 +9,8 @@ use model::port::InstancePorts;
 use model::{ApplicationName, Generation, InstanceId};
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::Sandbox;
+
 /// The description of a process to run. Sent to the shim through its socket: secrets are never in
 /// argv or on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ pub struct LaunchSpec {
     /// The limits on what it may take; `None` for as much as the machine has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<Cap>,
+    /// The wall around it; `None` for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
 }
 
 /// The descriptors that a command reads and writes in place of its log: somebody is connected to

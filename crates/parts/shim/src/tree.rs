@@ -7,6 +7,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use os::observe::process;
 
+use crate::sandbox::Ending;
+
 /// Sends `signal` to every descendant. Each is signalled as soon as it is seen: pids mostly ascend,
 /// so a child that was forked during the scan is seen later in the same scan.
 pub fn signal_all(signal: Signal) {
@@ -68,17 +70,19 @@ pub fn reap() -> Reaped {
 }
 
 /// Returns the exit code as a shell counts it.
-pub fn code(status: WaitStatus) -> Option<u8> {
-    let signal = || status.terminating_signal().map(|signal| 128 + signal);
-    status.exit_status().or_else(signal).and_then(|code| u8::try_from(code).ok())
+pub fn code(ending: Ending) -> Option<u8> {
+    match ending {
+        Ending::Exited(code) => Some(code),
+        Ending::Killed(signal) => 128_u8.checked_add(signal),
+    }
 }
 
 /// Describes the end for people.
-pub fn describe(status: WaitStatus) -> String {
-    if let Some(code) = status.exit_status() {
-        return format!("exit status {code}");
-    }
-    let Some(signal) = status.terminating_signal() else { return "ended".to_owned() };
+pub fn describe(ending: Ending) -> String {
+    let signal = match ending {
+        Ending::Exited(code) => return format!("exit status {code}"),
+        Ending::Killed(signal) => signal,
+    };
     let name = match signal {
         1 => "SIGHUP",
         2 => "SIGINT",

@@ -55,7 +55,7 @@ pub struct Delivery {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum SubscriptionKind {
     Channel,
     Pattern,
 }
@@ -79,7 +79,7 @@ struct Waiting {
 #[derive(Default)]
 struct Subscriptions {
     /// The inboxes by kind and name, then by subscriber; no name is without one.
-    names: BTreeMap<(Kind, Bytes), BTreeMap<u64, Inbox>>,
+    names: BTreeMap<(SubscriptionKind, Bytes), BTreeMap<u64, Inbox>>,
     count: usize,
     next_subscriber: u64,
 }
@@ -115,10 +115,12 @@ impl Bus {
     pub fn deliver(&self, message: &Message) -> usize {
         let subscriptions = self.subscriptions();
         let mut heard = 0;
-        if let Some(inboxes) = subscriptions.names.get(&(Kind::Channel, message.channel.clone())) {
+        if let Some(inboxes) =
+            subscriptions.names.get(&(SubscriptionKind::Channel, message.channel.clone()))
+        {
             heard += inboxes.values().filter(|inbox| inbox.put(None, message)).count();
         }
-        let patterns = subscriptions.names.range((Kind::Pattern, Bytes::new())..);
+        let patterns = subscriptions.names.range((SubscriptionKind::Pattern, Bytes::new())..);
         for ((_, pattern), inboxes) in patterns {
             if glob::matches(pattern, &message.channel) {
                 let put = |inbox: &&Inbox| inbox.put(Some(pattern), message);
@@ -156,15 +158,20 @@ impl Bus {
     /// Returns the names of channels with subscribers, and how many each has.
     pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<(Bytes, usize)> {
         let subscriptions = self.subscriptions();
-        let channels =
-            subscriptions.names.iter().take_while(|((kind, _), _)| *kind == Kind::Channel);
+        let channels = subscriptions
+            .names
+            .iter()
+            .take_while(|((kind, _), _)| *kind == SubscriptionKind::Channel);
         let wanted =
             channels.filter(|((_, name), _)| pattern.is_none_or(|p| glob::matches(p, name)));
         wanted.map(|((_, name), inboxes)| (name.clone(), inboxes.len())).collect()
     }
 
     pub fn listeners(&self, channel: &Bytes) -> usize {
-        self.subscriptions().names.get(&(Kind::Channel, channel.clone())).map_or(0, BTreeMap::len)
+        self.subscriptions()
+            .names
+            .get(&(SubscriptionKind::Channel, channel.clone()))
+            .map_or(0, BTreeMap::len)
     }
 
     /// Returns how many subscribers channels have, on all nodes together.
@@ -180,18 +187,19 @@ impl Bus {
     /// Returns how many patterns that begin like this have subscribers.
     pub fn patterns_below(&self, start: &[u8]) -> usize {
         let subscriptions = self.subscriptions();
-        let patterns = subscriptions.names.range((Kind::Pattern, Bytes::copy_from_slice(start))..);
+        let patterns =
+            subscriptions.names.range((SubscriptionKind::Pattern, Bytes::copy_from_slice(start))..);
         patterns.take_while(|((_, name), _)| name.starts_with(start)).count()
     }
 
     pub fn patterns(&self) -> usize {
-        self.subscriptions().names.range((Kind::Pattern, Bytes::new())..).count()
+        self.subscriptions().names.range((SubscriptionKind::Pattern, Bytes::new())..).count()
     }
 
     /// Returns whether anybody subscribes to names or patterns that begin like this.
     pub fn listens_below(&self, start: &'static [u8]) -> bool {
         let subscriptions = self.subscriptions();
-        [Kind::Channel, Kind::Pattern].into_iter().any(|kind| {
+        [SubscriptionKind::Channel, SubscriptionKind::Pattern].into_iter().any(|kind| {
             let from = (kind, Bytes::from_static(start));
             let first = subscriptions.names.range(from..).next();
             first.is_some_and(|((of, name), _)| *of == kind && name.starts_with(start))
@@ -230,11 +238,11 @@ pub struct Subscriber {
     inbox: Inbox,
     deliveries: mpsc::Receiver<Delivery>,
     /// The names that it subscribes to, by kind.
-    names: BTreeMap<(Kind, Bytes), ()>,
+    names: BTreeMap<(SubscriptionKind, Bytes), ()>,
 }
 
 impl Subscriber {
-    pub fn subscribe(&mut self, kind: Kind, name: Bytes) -> Result<(), BusError> {
+    pub fn subscribe(&mut self, kind: SubscriptionKind, name: Bytes) -> Result<(), BusError> {
         if name.len() > CHANNEL_BYTES_MAX {
             return Err(BusError::Name);
         }
@@ -252,7 +260,7 @@ impl Subscriber {
         Ok(())
     }
 
-    pub fn unsubscribe(&mut self, kind: Kind, name: &Bytes) {
+    pub fn unsubscribe(&mut self, kind: SubscriptionKind, name: &Bytes) {
         let name = (kind, name.clone());
         if self.names.remove(&name).is_none() {
             return;
@@ -267,7 +275,7 @@ impl Subscriber {
         }
     }
 
-    pub fn names(&self, wanted: Kind) -> Vec<Bytes> {
+    pub fn names(&self, wanted: SubscriptionKind) -> Vec<Bytes> {
         let of_kind = self.names.keys().filter(|(kind, _)| *kind == wanted);
         of_kind.map(|(_, name)| name.clone()).collect()
     }
@@ -317,9 +325,9 @@ mod tests {
     async fn messages_reach_channels_and_patterns_until_they_are_left() {
         let bus = Arc::new(Bus::default());
         let (mut one, mut other) = (bus.subscriber(), bus.subscriber());
-        one.subscribe(Kind::Channel, "a".into()).unwrap();
-        one.subscribe(Kind::Channel, "a".into()).unwrap();
-        other.subscribe(Kind::Pattern, "a*".into()).unwrap();
+        one.subscribe(SubscriptionKind::Channel, "a".into()).unwrap();
+        one.subscribe(SubscriptionKind::Channel, "a".into()).unwrap();
+        other.subscribe(SubscriptionKind::Pattern, "a*".into()).unwrap();
         assert_eq!(bus.publish(&message("a", "1")), 2);
         assert_eq!(bus.publish(&message("ab", "2")), 1);
         assert_eq!(bus.publish(&message("b", "3")), 0);
@@ -328,7 +336,7 @@ mod tests {
         assert_eq!(other.next().await.unwrap().message, message("ab", "2"));
         assert!(one.ready().is_none());
         assert!(bus.listens_below(b"a") && !bus.listens_below(b"b"));
-        one.unsubscribe(Kind::Channel, &"a".into());
+        one.unsubscribe(SubscriptionKind::Channel, &"a".into());
         drop(other);
         assert_eq!(bus.publish(&message("a", "4")), 0);
         assert!(bus.subscriptions().names.is_empty());
@@ -339,14 +347,14 @@ mod tests {
     async fn a_slow_subscriber_is_cut_off_and_told_so() {
         let bus = Arc::new(Bus::default());
         let mut slow = bus.subscriber();
-        slow.subscribe(Kind::Channel, "a".into()).unwrap();
+        slow.subscribe(SubscriptionKind::Channel, "a".into()).unwrap();
         for _ in 0..MESSAGES_WAITING_MAX {
             assert_eq!(bus.publish(&message("a", "x")), 1);
         }
         assert_eq!(bus.publish(&message("a", "x")), 0);
         assert!(slow.next().await.is_none());
         let mut slow = bus.subscriber();
-        slow.subscribe(Kind::Channel, "b".into()).unwrap();
+        slow.subscribe(SubscriptionKind::Channel, "b".into()).unwrap();
         let large = Message { channel: "b".into(), payload: vec![0; BYTES_WAITING_MAX].into() };
         assert_eq!(bus.publish(&large), 1);
         assert_eq!(slow.next().await.unwrap().message, large);

@@ -15,6 +15,8 @@ use crate::source::SourceTree;
 /// Programs to start: Node's own default and the names that generators use.
 const PROGRAMS: &[&str] =
     &["index.js", "server.js", "app.js", "main.js", "index.mjs", "server.mjs"];
+/// The names of files with code of its own.
+const SOURCES: &[&str] = &["*.js", "*.mjs", "*.cjs", "*.ts", "*.mts"];
 /// Scripts that may need what only development needs: they build, or install what does.
 const BUILDING: &[&str] = &[
     "heroku-prebuild",
@@ -240,7 +242,12 @@ pub fn listens(tree: &SourceTree, package: &Package) -> bool {
 
 fn port_note(tree: &SourceTree, file: &str) -> Option<String> {
     let text = tree.text(file)?;
-    let deaf = text.contains("listen(") && !text.contains("PORT") && !tree.exists(PROCFILE);
+    // A program of several files reads its settings in one of the others.
+    let reads = SOURCES
+        .iter()
+        .flat_map(|pattern| tree.named(pattern))
+        .any(|(_, file)| file.text.as_deref().is_some_and(|text| text.contains("PORT")));
+    let deaf = text.contains("listen(") && !reads && !tree.exists(PROCFILE);
     deaf.then(|| {
         format!("{file} never reads process.env.PORT; it must listen on the port that it names")
     })

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use model::Isolation;
 use model::application::{InstanceProtocol, RequestKey, RolloutMode};
 use model::release::StaticMount;
 use model::request::RequestLimits;
@@ -40,6 +41,7 @@ struct File {
     #[serde(default)]
     persist_shared: bool,
     bus: Option<String>,
+    isolation: Option<Isolation>,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
     protocol: Option<InstanceProtocol>,
@@ -171,6 +173,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         persist: file.persist.iter().map(|path| persistent_path(path)).collect::<Result<_, _>>()?,
         persist_shared: file.persist_shared,
         bus: file.bus.map(bus).transpose()?,
+        isolation: file.isolation,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         site: file.site.map(site).transpose()?,
         cron: super::cron::validate(file.cron)?,

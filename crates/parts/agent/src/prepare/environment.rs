@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context;
-use model::{ApplicationName, Release, TypedKey};
+use model::{ApplicationName, Isolation, Release, TypedKey};
 
 use super::Preparer;
 use os::directory::private_directory;
@@ -17,6 +17,8 @@ use os::secret_file;
 const SECRET_BYTES: usize = 64;
 /// The length of a token for the bus in bytes; it cannot be guessed.
 const BUS_TOKEN_BYTES: usize = 32;
+/// The place of the package caches that an application shares with no other, within its own cache.
+const OWN_PACKAGES: &str = "packages";
 /// The search path that finds a shell and an interpreter on every distribution.
 const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
@@ -30,9 +32,13 @@ impl Preparer {
     ) -> anyhow::Result<BTreeMap<String, String>> {
         let directory = self.layout.application(application);
         let home = self.layout.home(application, &release.build_id());
-        let temporary = directory.join("tmp");
-        let shared = self.layout.shared_cache();
+        let temporary = self.layout.temporary(application);
         let cache = self.layout.cache(application);
+        // What one application puts into a cache, another would run.
+        let shared = match release.recipe.isolation {
+            Isolation::None => self.layout.shared_cache(),
+            Isolation::Standard => cache.join(OWN_PACKAGES),
+        };
         for path in [&home, &temporary, &shared, &cache, &self.layout.persist(application)] {
             private_directory(path)
                 .with_context(|| format!("{} cannot be made", path.display()))?;

@@ -61,6 +61,7 @@ impl Preparer {
                 // With `-e`, a compound command's first failure counts.
                 argv: vec!["/bin/sh".into(), "-ec".into(), step.command.clone()],
                 directory: self.directory(application, release),
+                sandbox: self.sandbox(application, release, Vec::new()).await?,
                 environment,
                 log: log.clone(),
                 port: None,

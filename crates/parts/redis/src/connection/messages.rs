@@ -10,7 +10,7 @@ use store_core::resp::glob;
 use super::{Connection, Problem, Rights, Verb, Words};
 use crate::context::ServerContext;
 use crate::table;
-use store::bus::{Delivery, Kind, Message, Subscriber, TRAVELLING_BYTES_MAX};
+use store::bus::{Delivery, Message, Subscriber, SubscriptionKind, TRAVELLING_BYTES_MAX};
 use store::{Watch, WatchEvent};
 
 /// The beginning of channels and patterns that get notifications of changed keys.
@@ -23,8 +23,11 @@ const PUBLISH_SCRIPT: &[u8] = b"for i = 2, #ARGV do redis.call('publish', ARGV[i
 impl Connection {
     pub(super) async fn subscribe(&mut self, verb: Verb, words: Words<'_>) -> Result<(), Problem> {
         let patterns = verb == Verb::Psubscribe;
-        let (kind, word) =
-            if patterns { (Kind::Pattern, "psubscribe") } else { (Kind::Channel, "subscribe") };
+        let (kind, word) = if patterns {
+            (SubscriptionKind::Pattern, "psubscribe")
+        } else {
+            (SubscriptionKind::Channel, "subscribe")
+        };
         for name in words.from(1) {
             self.may_hear(name, patterns)?;
         }
@@ -58,8 +61,11 @@ impl Connection {
 
     pub(super) fn unsubscribe(&mut self, verb: Verb, words: Words<'_>) -> Result<(), Problem> {
         let patterns = verb == Verb::Punsubscribe;
-        let (kind, word) =
-            if patterns { (Kind::Pattern, "punsubscribe") } else { (Kind::Channel, "unsubscribe") };
+        let (kind, word) = if patterns {
+            (SubscriptionKind::Pattern, "punsubscribe")
+        } else {
+            (SubscriptionKind::Channel, "unsubscribe")
+        };
         let mut names: Vec<Bytes> = words.from(1).map(|name| channel(&self.rights, name)).collect();
         if names.is_empty() {
             names = self.subscriber.as_ref().map_or_else(Vec::new, |s| s.names(kind));

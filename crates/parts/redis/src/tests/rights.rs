@@ -23,7 +23,7 @@ fn encrypted(server: &Server) -> Client<Encrypted> {
         .with_no_client_auth();
     let name = "localhost".try_into().unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    let socket = TcpStream::connect(server.face.tls.unwrap()).unwrap();
+    let socket = TcpStream::connect(server.listener.tls.unwrap()).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     Client { stream: StreamOwned::new(connection, socket), input: Vec::new() }
 }

@@ -23,7 +23,7 @@ impl Server {
 
     /// Returns a connection that has not said whose it is.
     fn stranger(&self) -> Client<TcpStream> {
-        Server::client_at(self.face.applications.unwrap())
+        Server::client_at(self.listener.applications.unwrap())
     }
 }
 

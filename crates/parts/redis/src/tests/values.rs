@@ -261,6 +261,6 @@ fn the_store_ending_is_told_and_not_waited_for() {
     runtime.block_on(server.store.close()).unwrap();
     assert!(client.text("SET a 2").starts_with("-ERR the store has stopped"));
     assert_eq!(client.text("GET a"), "1");
-    server.face.stop();
+    server.listener.stop();
     assert!(client.at_end());
 }

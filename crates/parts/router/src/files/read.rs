@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -41,15 +42,24 @@ pub fn read(path: &Path, roots: &Roots) -> Found {
 /// directories.
 fn is_inside(path: &Path, roots: &Roots) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
-    let inside = [&roots.build, &roots.persist]
+    is_below(&real, roots).then_some(real)
+}
+
+fn is_below(real: &Path, roots: &Roots) -> bool {
+    [&roots.build, &roots.persist]
         .into_iter()
-        .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)));
-    inside.then_some(real)
+        .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
+}
+
+/// Returns whether an opened file is inside. The application may put a link into a path after it
+/// was looked at, so it is the opened file that counts.
+fn was_inside(file: &File, roots: &Roots) -> bool {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    real.is_ok_and(|real| is_below(&real, roots))
 }
 
 fn open(path: &Path, roots: &Roots) -> Option<Found> {
-    let real = is_inside(path, roots)?;
-    let file = File::open(&real).ok()?;
+    let file = File::open(is_inside(path, roots)?).ok().filter(|file| was_inside(file, roots))?;
     let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
     let size = metadata.len();
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -82,4 +92,26 @@ fn open(path: &Path, roots: &Roots) -> Option<Found> {
         codings: coding::ALL.into_iter().filter(is_there).collect(),
     };
     Some(prepare(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_opened_outside_is_not_taken() {
+        let place = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let path = place.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, name).unwrap();
+            File::open(path).unwrap()
+        };
+        let [build, persist] = ["build", "persist"].map(|name| place.path().join(name));
+        let roots = Roots { build, persist };
+        let (inside, kept, outside) =
+            (open("build/page"), open("persist/page"), open("buildings/page"));
+        assert!(was_inside(&inside, &roots) && was_inside(&kept, &roots));
+        assert!(!was_inside(&outside, &roots));
+    }
 }

@@ -169,8 +169,10 @@ impl Exchange<'_> {
         let written = write_all(client, out, WRITE_TIME_MAX).await;
         written.map_err(|_| Failed::ClientGone)?;
         let early = write_all(&upstream, self.buffer.filled(), WRITE_TIME_MAX).await;
-        self.buffer.consume(self.buffer.filled().len());
         self.record(Some(&permit.endpoint), counts);
+        // A tunnel is idle for most of its life, and there may be thousands.
+        thread.pool.give_back(std::mem::take(self.buffer));
+        thread.pool.give_back_scratch(std::mem::take(out));
         if early.is_ok() {
             tunnel::run(&thread.pool, client, &upstream, permit).await;
         }

@@ -134,3 +134,16 @@ fn public_files_are_taken_over_only_when_they_come_first() {
     assert_eq!(mounts("app.use(login);\napp.use(express.static('public'));\n"), 0);
     assert_eq!(mounts("app.use('/files', express.static('public'));\n"), 0);
 }
+
+#[test]
+fn a_port_that_another_file_reads_is_no_remark() {
+    let package = ("package.json", r#"{"scripts": {"start": "node server.js"}}"#);
+    let server = ("server.js", "createServer(x).listen(settings.port)");
+    let notes = |files: &[(&str, &str)]| {
+        let tree = SourceTree::from_pairs(files.iter().copied());
+        Node.recipe(&tree).unwrap().notes.join("; ")
+    };
+    assert!(notes(&[package, server]).contains("never reads process.env.PORT"));
+    let settings = ("lib/settings.js", "exports.port = process.env.PORT");
+    assert_eq!(notes(&[package, server, settings]), "");
+}

@@ -1,0 +1,82 @@
+//! What an application sees of its machine from behind its wall.
+
+use std::path::{Path, PathBuf};
+
+use model::{ApplicationName, Isolation, Release};
+use shim::sandbox::Sandbox;
+
+use super::Preparer;
+
+/// The directory of programs in every tool's place.
+const PROGRAMS: &str = "bin";
+/// The directories beside `bin` in which its programs keep what they need.
+const BESIDE_PROGRAMS: &[&str] = &["lib", "lib64", "libexec", "include"];
+/// The directory of rustup, whose programs start what lies in another one beside it.
+const RUSTUP: (&str, &str) = (".cargo", ".rustup");
+
+impl Preparer {
+    /// Returns the wall that a release asks for; `ports` are the TCP ports to listen at.
+    pub(super) async fn sandbox(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        ports: Vec<u16>,
+    ) -> anyhow::Result<Option<Sandbox>> {
+        if release.recipe.isolation == Isolation::None {
+            return Ok(None);
+        }
+        let (layout, build) = (&self.layout, release.build_id());
+        let temporary = layout.temporary(application);
+        // Its variables, and what it wrote down of its choice, are the application's to change.
+        let chosen =
+            self.runtime_path(application, release, &self.directory(application, release)).await?;
+        let chosen = chosen.iter().map(Path::new).filter(|path| path.ends_with(PROGRAMS));
+        let search = self.node_path().split(':').map(Path::new).chain(chosen);
+        Ok(Some(Sandbox {
+            hidden: vec![layout.root().to_owned()],
+            readable: search
+                .filter(|bin| bin.is_absolute())
+                // All data would be there, or it is there anyway.
+                .filter(|bin| !layout.root().starts_with(bin) && !bin.starts_with(layout.root()))
+                .flat_map(programs)
+                .collect(),
+            writable: vec![
+                layout.build(application, &build),
+                layout.home(application, &build),
+                layout.persist(application),
+                layout.cache(application),
+                temporary.clone(),
+            ],
+            temporary,
+            ports,
+        }))
+    }
+}
+
+/// Returns a directory of programs with what these need beside it, and nothing else of a user's
+/// home, where tools are often installed.
+fn programs(bin: &Path) -> Vec<PathBuf> {
+    let mut shown = vec![bin.to_owned()];
+    if let (true, Some(parent)) = (bin.ends_with(PROGRAMS), bin.parent()) {
+        shown.extend(BESIDE_PROGRAMS.iter().map(|name| parent.join(name)));
+        if parent.ends_with(RUSTUP.0) {
+            shown.push(parent.with_file_name(RUSTUP.1));
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_users_tools_no_more_is_shown_than_programs_need() {
+        let shown = programs(Path::new("/home/ada/.cargo/bin"));
+        assert!(shown.contains(&"/home/ada/.rustup".into()), "{shown:?}");
+        assert!(shown.contains(&"/home/ada/.cargo/lib".into()), "{shown:?}");
+        let parents = ["/home/ada/.cargo", "/home/ada", "/home", "/"];
+        assert!(parents.iter().all(|path| !shown.contains(&path.into())), "{shown:?}");
+        assert_eq!(programs(Path::new("/opt/tools")), [PathBuf::from("/opt/tools")]);
+    }
+}
