@@ -46,15 +46,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("sim", 8),
 ];
 /// The crates that decide, which do no I/O.
-const PURE: &[&str] = &[
-    "model",
-    "core/access",
-    "core/store",
-    "core/agent",
-    "core/recipe",
-    "core/router",
-    "core/checker",
-];
+const PURE: [&str; 7] = ["model", "access", "store", "agent", "recipe", "router", "checker"];
 
 /// What a crate promises not to know, beside crates above it: the runtime, any I/O, or another
 /// part. A crate's own `clippy.toml` has what else it forbids.
@@ -393,6 +385,7 @@ fn pure_crates_stay_pure() {
     let mut wrong = Vec::new();
     let files = files();
     for name in PURE {
+        let name = if name == "model" { name.into() } else { format!("core/{name}") };
         let path = format!("crates/{name}/clippy.toml");
         let bans = files.iter().find(|file| file.path == path).map(|file| file.text.as_str());
         let bans = bans.unwrap_or_default();

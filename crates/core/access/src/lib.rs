@@ -1,5 +1,5 @@
-//! Who may do what: principals, rights, roles and the state of tokens. It decides and knows neither
-//! the API nor the store; whoever serves a request tells it what the records say.
+//! The rights of people: principals, rights, roles and the state of tokens. It decides and knows
+//! neither the API nor the store; whoever serves a request tells it what the records say.
 
 mod decide;
 mod right;

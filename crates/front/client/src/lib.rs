@@ -54,7 +54,7 @@ pub type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
 pub struct Client {
     socket: PathBuf,
     data: PathBuf,
-    /// Who asks, as a header; `None` leaves that to the credentials of the socket.
+    /// The header that says who asks; `None` leaves that to the credentials of the socket.
     authorization: Option<HeaderValue>,
 }
 

@@ -182,7 +182,7 @@ async fn every_route_asks_for_its_right_of_every_role() {
     for on in [Scope::Platform, red(), application("blog"), application("other")] {
         for role in PersonRole::ALL {
             let grant = Grant { role, on: on.clone() };
-            let token = make_token(&api, number, &[grant.clone()], |_| {}).await;
+            let token = make_token(&api, number, std::slice::from_ref(&grant), |_| {}).await;
             let expected = |right| refusal(Some((role, &on)), right);
             walk(&api, Some(&token), &grant.to_string(), expected).await;
             number += 1;
