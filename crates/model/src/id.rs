@@ -11,6 +11,8 @@ pub const APPLICATION_NAME_LENGTH_MAX: usize = 63;
 /// Bytes of a process type: long enough for any name seen in a Procfile; it becomes part of file
 /// names.
 pub const PROCESS_TYPE_LENGTH_MAX: usize = 40;
+/// Bytes of the names of users, teams and tokens: they stand in listings and in the audit.
+pub const PERSON_NAME_LENGTH_MAX: usize = 40;
 /// Bytes of a node id, which appears in keys, file names and on screen.
 pub const NODE_ID_LENGTH_MAX: usize = 16;
 
@@ -30,6 +32,10 @@ pub enum IdError {
          for example 'web'"
     )]
     ProcessType(String),
+    #[error(
+        "'{0}' cannot be the name of a {1}: use 1 to 40 lower-case letters, digits and inner hyphens"
+    )]
+    PersonName(String, &'static str),
     #[error("'{0}' is no node id: 1 to 16 lower-case letters and digits were expected")]
     NodeId(String),
     #[error("'{0}' is no release: write 'v7', or 'v7.NODE' for one of two made apart")]
@@ -65,6 +71,33 @@ macro_rules! text_id {
         }
     };
 }
+
+macro_rules! person_name {
+    ($name:ident, $what:literal, $doc:literal) => {
+        #[doc = $doc]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+        text_id!($name);
+
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                let inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+                let valid = (1..=PERSON_NAME_LENGTH_MAX).contains(&text.len())
+                    && text.bytes().all(inside)
+                    && !text.starts_with('-')
+                    && !text.ends_with('-');
+                let shown = || text.escape_debug().take(80).collect();
+                valid.then(|| $name(text.into())).ok_or_else(|| IdError::PersonName(shown(), $what))
+            }
+        }
+    };
+}
+
+person_name!(UserName, "user", "The name of a person or of a program that acts for nobody else.");
+person_name!(TeamName, "team", "The name of a team.");
+person_name!(TokenName, "token", "The name of a token, which no other one of its user has.");
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

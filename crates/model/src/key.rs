@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::audit::AuditId;
 use crate::build::BuildId;
-use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId};
+use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId, TeamName, UserName};
 use crate::time::Timestamp;
 use crate::value::ContentHash;
 
@@ -210,6 +211,17 @@ pub enum TypedKey {
     Binary(ContentHash),
     /// The progress of one node with that.
     NodeUpgrade(NodeId),
+    /// A person with rights. The names of the users of the Redis listener are one token shorter.
+    User(UserName),
+    Team(TeamName),
+    /// A token, by the hash of its text.
+    Token(ContentHash),
+    /// The last time that a node saw a token used, about.
+    TokenUse(ContentHash, NodeId),
+    /// A change that somebody asked a node for.
+    Audit(NodeId, AuditId),
+    /// The end of that change.
+    AuditOutcome(NodeId, AuditId),
     Board(BoardKey),
 }
 
@@ -283,6 +295,12 @@ impl TypedKey {
             TypedKey::Roll => "cluster::upgrade".into(),
             TypedKey::Binary(hash) => format!("cluster::binary::{hash}"),
             TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
+            TypedKey::User(user) => format!("access::users::{user}"),
+            TypedKey::Team(team) => format!("access::teams::{team}"),
+            TypedKey::Token(hash) => format!("access::tokens::{hash}"),
+            TypedKey::TokenUse(hash, node) => format!("access::used::{hash}::{node}"),
+            TypedKey::Audit(node, id) => format!("audit::{node}::{id}"),
+            TypedKey::AuditOutcome(node, id) => format!("audit::{node}::{id}::outcome"),
             TypedKey::Board(board) => {
                 let (word, id, last) = match board {
                     BoardKey::Drained(id, generation) => ("drained", id, generation.to_string()),
@@ -355,6 +373,16 @@ impl TypedKey {
             ["cluster", "upgrade"] => TypedKey::Roll,
             ["cluster", "binary", hash] => TypedKey::Binary(hash.parse().ok()?),
             ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
+            ["access", "users", user] => TypedKey::User(user.parse().ok()?),
+            ["access", "teams", team] => TypedKey::Team(team.parse().ok()?),
+            ["access", "tokens", hash] => TypedKey::Token(hash.parse().ok()?),
+            ["access", "used", hash, node] => {
+                TypedKey::TokenUse(hash.parse().ok()?, node.parse().ok()?)
+            }
+            ["audit", node, id] => TypedKey::Audit(node.parse().ok()?, id.parse().ok()?),
+            ["audit", node, id, "outcome"] => {
+                TypedKey::AuditOutcome(node.parse().ok()?, id.parse().ok()?)
+            }
             ["local", "unkept", app, process, slot, node] => {
                 let node = node.parse().ok()?;
                 TypedKey::Board(BoardKey::Unkept(instance(app, process, slot)?, node))
@@ -404,7 +432,13 @@ impl TypedKey {
             | TypedKey::NodeLoad(_)
             | TypedKey::Roll
             | TypedKey::Binary(_)
-            | TypedKey::NodeUpgrade(_) => None,
+            | TypedKey::NodeUpgrade(_)
+            | TypedKey::User(_)
+            | TypedKey::Team(_)
+            | TypedKey::Token(_)
+            | TypedKey::TokenUse(..)
+            | TypedKey::Audit(..)
+            | TypedKey::AuditOutcome(..) => None,
         }
     }
 }
@@ -422,6 +456,41 @@ pub fn bus_prefix(application: &ApplicationName) -> Prefix {
 /// Returns the prefix of everything users said about one application, and of all its releases.
 pub fn application_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("app::{app}"))
+}
+
+/// Returns the prefix of all that says who may do what.
+pub fn access_prefix() -> Prefix {
+    Prefix("access".into())
+}
+
+/// Returns the prefix of what all nodes have in common.
+pub fn cluster_prefix() -> Prefix {
+    Prefix("cluster".into())
+}
+
+/// Returns the prefix of all users.
+pub fn users_prefix() -> Prefix {
+    Prefix("access::users".into())
+}
+
+/// Returns the prefix of all teams.
+pub fn teams_prefix() -> Prefix {
+    Prefix("access::teams".into())
+}
+
+/// Returns the prefix of all tokens.
+pub fn tokens_prefix() -> Prefix {
+    Prefix("access::tokens".into())
+}
+
+/// Returns the prefix of what nodes noted about the use of one token.
+pub fn token_uses_prefix(token: &ContentHash) -> Prefix {
+    Prefix(format!("access::used::{token}"))
+}
+
+/// Returns the prefix of what was recorded of changes, on all nodes.
+pub fn audit_prefix() -> Prefix {
+    Prefix("audit".into())
 }
 
 /// Returns the prefix of what says which applications of this name were destroyed.
@@ -507,6 +576,12 @@ mod tests {
             TypedKey::Roll,
             TypedKey::Binary(ContentHash([9; 32])),
             TypedKey::NodeUpgrade(node.clone()),
+            TypedKey::User("ana".parse().unwrap()),
+            TypedKey::Team("shop".parse().unwrap()),
+            TypedKey::Token(ContentHash([5; 32])),
+            TypedKey::TokenUse(ContentHash([5; 32]), node.clone()),
+            TypedKey::Audit(node.clone(), AuditId::new(Timestamp(7), 3)),
+            TypedKey::AuditOutcome(node.clone(), AuditId::new(Timestamp(7), 3)),
             TypedKey::Board(BoardKey::Drained(id.clone(), 4)),
             TypedKey::Board(BoardKey::Memory(id.clone(), 4)),
             TypedKey::Board(BoardKey::Suspect(id.clone(), 4)),

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod application;
+pub mod audit;
 pub mod build;
 pub mod cron;
 pub mod hash;
@@ -15,6 +16,7 @@ pub mod machine;
 pub mod mutants;
 pub mod never_public;
 pub mod node;
+pub mod people;
 pub mod port;
 pub mod probe;
 pub mod record;
@@ -28,7 +30,10 @@ pub mod value;
 
 pub use application::{ApplicationSpec, ProcessSpec};
 pub use build::BuildId;
-pub use id::{ApplicationName, Generation, InstanceId, NodeId, ProcessType, ReleaseId, Slot};
+pub use id::{
+    ApplicationName, Generation, InstanceId, NodeId, ProcessType, ReleaseId, Slot, TeamName,
+    TokenName, UserName,
+};
 pub use instance::{Claim, Incarnation, InstanceState};
 pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;

@@ -3,6 +3,7 @@
 
 pub mod backend;
 mod bus;
+mod control;
 pub mod identity;
 pub mod platform;
 pub mod records;
@@ -23,11 +24,11 @@ use model::role::{Role, Roles};
 use model::{NodeId, TypedKey};
 use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
-use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use self::control::Control;
 use self::records::StoredRecords;
 use self::started::Started;
 use crate::backend::Backend;
@@ -41,7 +42,6 @@ use agent::prepare::{NetworkSettings, Preparer};
 use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
-use api_types::{PortRow, PortTraffic};
 use cluster::options::PeerOptions;
 use cluster::peers::Peers;
 use cluster::remote;
@@ -53,9 +53,9 @@ use os::shared_port::Listeners;
 use redis::{ServerConfig, ServerHandle};
 use router::queue::QueueLimits;
 use router::tls::{CertificateFiles, Tls};
-use router::{PublicPort, RouterConfig, RouterHandle, Secure};
+use router::{RouterConfig, RouterHandle, Secure};
 use runtime::driver::Clock;
-use runtime::faults::{Fault, Faults};
+use runtime::faults::Faults;
 use runtime::members::Members;
 use runtime::supervise::supervise;
 use store::SharedStore;
@@ -538,62 +538,8 @@ async fn announce(
     Ok(())
 }
 
-/// The part of the running node that the API may use.
-struct Control {
-    /// The fail points; `None` unless tests enabled them.
-    faults: Option<Faults>,
-    stop: Notify,
-    metrics: Metrics,
-    /// The router; `None` if nothing is served.
-    router: Option<Arc<RouterHandle>>,
-}
-
 /// Returns what is under way in a router that leaves, and nothing else of it: not the store either.
 fn under_way(router: Arc<RouterHandle>) -> UnderWay {
     let threads = router.leaving();
     UnderWay { stop: Box::new(threads.stop()), finish: Box::new(move || threads.join()) }
-}
-
-impl NodeControl for Control {
-    fn shut_down(&self) {
-        self.stop.notify_one();
-    }
-
-    fn ports(&self) -> Vec<PortRow> {
-        let row = |port: PublicPort| PortRow {
-            address: port.address.to_string(),
-            application: port.application.map(|name| name.to_string()),
-            protocol: port.transport.map_or_else(|| "http".into(), |one| one.to_string()),
-            error: port.error,
-            traffic: port.traffic.map(|traffic| PortTraffic {
-                connections: traffic.connections,
-                open: traffic.open,
-                bytes_in: traffic.bytes_in,
-                bytes_out: traffic.bytes_out,
-                refused: traffic.refused,
-            }),
-        };
-        self.router.iter().flat_map(|router| router.ports()).map(row).collect()
-    }
-
-    fn serves(&self, name: &model::ApplicationName, release: &model::ReleaseId) -> bool {
-        self.router.as_ref().is_none_or(|router| router.serves(name, release))
-    }
-
-    fn metrics(&self) -> String {
-        self.metrics.prometheus()
-    }
-
-    fn set_fail_point(&self, name: &str, action: &str) -> Result<(), String> {
-        let Some(faults) = &self.faults else {
-            return Err("fail points are for tests: start the node with --fail-points".into());
-        };
-        if action == "off" {
-            faults.disarm(name);
-            return Ok(());
-        }
-        let fault: Fault = serde_json::from_value(Value::String(action.into()))
-            .map_err(|_| format!("'{action}' is no fault: use panic-once, stall, error or off"))?;
-        faults.arm(name, fault).map_err(|error| error.to_string())
-    }
 }

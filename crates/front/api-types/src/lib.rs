@@ -1,6 +1,7 @@
 //! The types that travel between client and API, as JSON under `/v1`. Fields are only ever added.
 
 pub mod export;
+pub mod people;
 pub mod session;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use model::application::Destruction;
 use model::key::{destroyed_prefix, prefixes_of};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
 use store::{Submission, Submitted};
 
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, domains, parse, ports};
@@ -27,8 +28,15 @@ const STOP_WAIT_MAX: Duration = Duration::from_secs(45);
 const END_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<ApplicationRow>>, Problem> {
-    Ok(Json(rows(&api).await?))
+pub async fn list(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Vec<ApplicationRow>>, Problem> {
+    let mut rows = rows(&api).await?;
+    if let Some(visible) = caller.visible(&api.store).await? {
+        rows.retain(|row| row.name.parse().is_ok_and(|name| visible.contains(&name)));
+    }
+    Ok(Json(rows))
 }
 
 pub async fn rows(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
@@ -44,6 +52,7 @@ pub async fn rows(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
 
 pub async fn create(
     State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<ApplicationRow>), Problem> {
     let asked: CreateApplication = parse(&body)?;
@@ -51,6 +60,7 @@ pub async fn create(
     if let Some(framework) = &asked.framework {
         check_framework(framework)?;
     }
+    caller.team_for_new()?;
     let _changing = api.changes.lock().await;
     if records::find(&*api.store, &name).await?.is_some() {
         return Err(Problem::conflict(
@@ -63,7 +73,8 @@ pub async fn create(
     app.spec.framework = asked.framework;
     app.spec.port = ports::allot(&api, &name, asked.port, &[]).await?;
     app.spec.port_chosen = asked.port.is_some();
-    records::write(&*api.store, TypedKey::Spec(name), &app.spec).await?;
+    records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
+    caller.adopt(&api.store, &name).await?;
     Ok((StatusCode::CREATED, Json(app.row(&api))))
 }
 

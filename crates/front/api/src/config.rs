@@ -1,16 +1,17 @@
 //! Configuration variables. A change makes a new release of the same code, so that it reaches every
 //! process without a gap and can be rolled back. Values are never logged.
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use model::TypedKey;
 
 use super::builds::{self, RebuildWhen};
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Peer, Shared, parse};
+use super::{Shared, parse};
 use api_types::{ConfigChange, Configured};
 
 /// The limit of all names and values together; certificates and keys fit in it many times (Heroku's
@@ -27,7 +28,7 @@ pub async fn list(
 
 pub async fn change(
     State(api): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<Configured>, Problem> {
@@ -58,7 +59,7 @@ pub async fn change(
         return Ok(Json(Configured { application, changed, released: None }));
     };
     let note = changed.join(", ");
-    let author = super::machine::user_name(peer.uid);
+    let author = caller.name();
     let (source, recipe) = (current.source, &current.recipe);
     let build = builds::choose(&api, &app, source, recipe, &config, RebuildWhen::Never).await?;
     let draft = Draft::from_release(&current, build.id, config, note, author);

@@ -4,12 +4,14 @@
 
 mod applications;
 mod archive;
+mod audit;
 mod builds;
 pub mod calls;
 mod cluster;
 mod config;
 mod doctor;
 mod domains;
+mod door;
 mod keys;
 mod logs;
 mod machine;
@@ -27,20 +29,25 @@ mod rollback;
 mod routes;
 mod run;
 mod status;
+mod table;
+mod teams;
+mod tokens;
 mod transfer;
 mod unread;
 mod upgrade;
 mod upload;
+mod users;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use access_core::Right;
 use anyhow::Context;
 use axum::Router;
 use axum::extract::connect_info::Connected;
-use axum::routing::{get, post};
 use axum::serve::{IncomingStream, Listener};
 use model::role::Roles;
 use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
@@ -51,12 +58,15 @@ use ::cluster::peers::Peers;
 use ::upgrade::Upgrading;
 use agent::AgentContext;
 use api_types::PortRow;
+use door::Door;
 pub use machine::user_name;
 use os::layout::DataDirectory;
 use problem::Problem;
 use runtime::driver::Clock;
+use runtime::faults::Faults;
 use runtime::members::Members;
 use store::SharedStore;
+use table::Table;
 pub use upgrade::open_ports;
 
 /// The pause after a failed accept; running out of descriptors is over in a moment or will be
@@ -76,6 +86,10 @@ pub trait NodeControl: Send + Sync + 'static {
     /// Makes a named place fail from now on, or with `off` no longer. Returns the reason as an
     /// error if it cannot, also if fail points are not enabled.
     fn set_fail_point(&self, name: &str, action: &str) -> Result<(), String>;
+    /// Returns the fail points, none of which is armed unless the node was started for it.
+    fn faults(&self) -> Faults {
+        Faults::default()
+    }
 }
 
 #[derive(Clone)]
@@ -139,7 +153,9 @@ impl Api {
 /// Serves the API until the socket fails or the future is dropped.
 pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
-    let service = reads_all(router(context)).into_make_service_with_connect_info::<Peer>();
+    let shared = shared(context);
+    let routes = refused::what_is_left(node_table(&shared).into_router()).with_state(shared);
+    let service = reads_all(routes).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
@@ -147,7 +163,7 @@ pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
 pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
     let listener = PeerListener::bind(&context.layout)?;
     let shared = shared(context);
-    let routes = refused::what_is_left(store_routes(&shared));
+    let routes = refused::what_is_left(store_table(&shared).into_router());
     let service = reads_all(routes.with_state(shared));
     let service = service.into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
@@ -163,69 +179,104 @@ fn shared(context: ApiContext) -> Shared {
     Arc::new(Api { context, started_at })
 }
 
-fn key_routes<S: Clone + Send + Sync + 'static>(store: SharedStore) -> Router<S> {
-    Router::new()
-        .route("/v1/store/value", get(keys::get).put(keys::set).delete(keys::delete))
-        .route("/v1/store/hash", get(keys::hash))
-        .route("/v1/store/keys", get(keys::list))
-        .route("/v1/store/history", get(keys::history))
-        .route("/v1/store/watch", get(keys::watch))
-        .route("/v1/store/head", get(keys::head))
-        .route("/v1/store/export", get(transfer::export))
-        .route("/v1/store/import", post(transfer::import))
+fn door(api: &Api) -> Arc<Door> {
+    Arc::new(Door {
+        store: api.store.clone(),
+        node: api.node.clone(),
+        clock: api.clock,
+        control: Arc::clone(&api.control),
+        entries: AtomicU32::new(0),
+    })
+}
+
+fn key_table<S: Clone + Send + Sync + 'static>(
+    store: SharedStore,
+    door: Option<Arc<Door>>,
+) -> Table<S> {
+    Table::new(door)
+        .get("/v1/store/value", Right::RawStore, keys::get)
+        .put_and_delete("/v1/store/value", Right::RawStore, keys::set, keys::delete)
+        .get("/v1/store/hash", Right::RawStore, keys::hash)
+        .get("/v1/store/keys", Right::RawStore, keys::list)
+        .get("/v1/store/history", Right::RawStore, keys::history)
+        .get("/v1/store/watch", Right::RawStore, keys::watch)
+        .get("/v1/store/head", Right::RawStore, keys::head)
+        .get("/v1/store/export", Right::RawStore, transfer::export)
+        .post_unrecorded("/v1/store/import", Right::RawStore, transfer::import)
         .with_state(store)
 }
 
 /// Serves the keys of any store, and nothing else of a node.
 pub async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::Result<()> {
     let listener = PeerListener::bind(layout)?;
-    let routes = refused::what_is_left(key_routes(store));
+    let routes = refused::what_is_left(key_table(store, None).into_router());
     let service = reads_all(routes).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
-fn store_routes(shared: &Shared) -> Router<Shared> {
-    key_routes(shared.context.store.clone())
-        .route("/v1/shutdown", post(status::shut_down))
-        .route("/v1/store/squash", post(cluster::squash))
-        .route("/v1/cluster", get(cluster::status))
-        .route("/v1/cluster/invitations", post(cluster::invite))
-        .route("/v1/cluster/sync", post(cluster::sync))
-        .route("/v1/cluster/clock/trust", post(cluster::trust_clock))
-        .route("/v1/nodes", get(nodes::list))
-        .route("/v1/nodes/{node}", get(nodes::show))
-        .route("/v1/nodes/{node}/drain", post(nodes::changes::drain))
-        .route("/v1/nodes/{node}/activate", post(nodes::changes::activate))
-        .route("/v1/nodes/{node}/remove", post(nodes::changes::remove))
+fn store_table(shared: &Shared) -> Table<Shared> {
+    key_table(shared.store.clone(), Some(door(shared)))
+        .post_unrecorded("/v1/shutdown", Right::ShutDown, status::shut_down)
+        .post("/v1/store/squash", Right::RawStore, cluster::squash)
+        .get("/v1/cluster", Right::SeePlatform, cluster::status)
+        .post("/v1/cluster/invitations", Right::ManageNodes, cluster::invite)
+        .post_unrecorded("/v1/cluster/sync", Right::ManageNodes, cluster::sync)
+        .post("/v1/cluster/clock/trust", Right::ManageNodes, cluster::trust_clock)
+        .get("/v1/nodes", Right::SeePlatform, nodes::list)
+        .get("/v1/nodes/{node}", Right::SeePlatform, nodes::show)
+        .post("/v1/nodes/{node}/drain", Right::ManageNodes, nodes::changes::drain)
+        .post("/v1/nodes/{node}/activate", Right::ManageNodes, nodes::changes::activate)
+        .post("/v1/nodes/{node}/remove", Right::ManageNodes, nodes::changes::remove)
+        .get("/v1/users", Right::ManagePeople, users::list)
+        .post("/v1/users", Right::ManagePeople, users::add)
+        .delete("/v1/users/{user}", Right::ManagePeople, users::remove)
+        .post("/v1/users/{user}/grant", Right::ManagePeople, users::grant)
+        .post("/v1/users/{user}/revoke", Right::ManagePeople, users::revoke)
+        .get("/v1/teams", Right::ManagePeople, teams::list)
+        .post("/v1/teams", Right::ManagePeople, teams::add)
+        .post("/v1/teams/{team}", Right::ManagePeople, teams::change)
+        .delete("/v1/teams/{team}", Right::ManagePeople, teams::remove)
+        .get("/v1/tokens", Right::OwnTokens, tokens::list)
+        .post("/v1/tokens", Right::OwnTokens, tokens::create)
+        .delete("/v1/tokens/{user}/{name}", Right::OwnTokens, tokens::revoke)
+        .get("/v1/audit", Right::SeeAudit, audit::list)
 }
 
-fn router(context: ApiContext) -> Router {
-    let shared = shared(context);
-    let routes = store_routes(&shared)
-        .route("/v1/apps", get(applications::list).post(applications::create))
-        .route("/v1/apps/{app}", get(applications::show).delete(applications::destroy))
-        .route("/v1/apps/{app}/ps", get(processes::list))
-        .route("/v1/apps/{app}/scale", get(processes::scale_now).post(processes::scale))
-        .route("/v1/apps/{app}/port", post(ports::change))
-        .route("/v1/apps/{app}/domains", get(domains::list).post(domains::change))
-        .route("/v1/apps/{app}/persist", get(persist::show).post(persist::add))
-        .route("/v1/apps/{app}/pin", get(pin::show).post(pin::pin))
-        .route("/v1/apps/{app}/restart", post(processes::restart))
-        .route("/v1/apps/{app}/releases", get(releases::list).post(upload::push))
-        .route("/v1/apps/{app}/releases/{id}/progress", get(progress::stream))
-        .route("/v1/apps/{app}/rollback", post(rollback::rollback))
-        .route("/v1/apps/{app}/config", get(config::list).post(config::change))
-        .route("/v1/apps/{app}/logs", get(logs::lines))
-        .route("/v1/apps/{app}/run", post(run::run))
-        .route("/v1/ps", get(processes::list_all))
-        .route("/v1/routes", get(routes::list))
-        .route("/v1/status", get(status::status))
-        .route("/v1/upgrade", get(upgrade::show).post(upgrade::start).delete(upgrade::cancel))
-        .route("/v1/upgrade/vitals", get(upgrade::vitals))
-        .route("/v1/doctor", get(doctor::doctor))
-        .route("/v1/metrics", get(status::metrics))
-        .route("/v1/fail-points/{name}", post(status::set_fail_point));
-    refused::what_is_left(routes).with_state(shared)
+fn node_table(shared: &Shared) -> Table<Shared> {
+    store_table(shared)
+        .get("/v1/apps", Right::ListApplications, applications::list)
+        .post("/v1/apps", Right::CreateApplication, applications::create)
+        .get("/v1/apps/{app}", Right::SeeApplication, applications::show)
+        .delete("/v1/apps/{app}", Right::DestroyApplication, applications::destroy)
+        .get("/v1/apps/{app}/ps", Right::SeeApplication, processes::list)
+        .get("/v1/apps/{app}/scale", Right::SeeApplication, processes::scale_now)
+        .post("/v1/apps/{app}/scale", Right::Scale, processes::scale)
+        .post("/v1/apps/{app}/port", Right::ChooseAddresses, ports::change)
+        .get("/v1/apps/{app}/domains", Right::SeeApplication, domains::list)
+        .post("/v1/apps/{app}/domains", Right::ChooseAddresses, domains::change)
+        .get("/v1/apps/{app}/persist", Right::SeeApplication, persist::show)
+        .post("/v1/apps/{app}/persist", Right::KeepFiles, persist::add)
+        .get("/v1/apps/{app}/pin", Right::SeeApplication, pin::show)
+        .post("/v1/apps/{app}/pin", Right::MoveApplication, pin::pin)
+        .post("/v1/apps/{app}/restart", Right::Restart, processes::restart)
+        .get("/v1/apps/{app}/releases", Right::SeeApplication, releases::list)
+        .post("/v1/apps/{app}/releases", Right::Push, upload::push)
+        .get("/v1/apps/{app}/releases/{id}/progress", Right::SeeApplication, progress::stream)
+        .post("/v1/apps/{app}/rollback", Right::Push, rollback::rollback)
+        .get("/v1/apps/{app}/config", Right::ReadVariables, config::list)
+        .post("/v1/apps/{app}/config", Right::Configure, config::change)
+        .get("/v1/apps/{app}/logs", Right::SeeApplication, logs::lines)
+        .post("/v1/apps/{app}/run", Right::RunCommand, run::run)
+        .get("/v1/ps", Right::ListApplications, processes::list_all)
+        .get("/v1/routes", Right::ListApplications, routes::list)
+        .get("/v1/status", Right::SeePlatform, status::status)
+        .get("/v1/upgrade", Right::SeePlatform, upgrade::show)
+        .post("/v1/upgrade", Right::Upgrade, upgrade::start)
+        .delete("/v1/upgrade", Right::Upgrade, upgrade::cancel)
+        .get("/v1/upgrade/vitals", Right::SeePlatform, upgrade::vitals)
+        .get("/v1/doctor", Right::SeePlatform, doctor::doctor)
+        .get("/v1/metrics", Right::SeePlatform, status::metrics)
+        .post_unrecorded("/v1/fail-points/{name}", Right::FailPoints, status::set_fail_point)
 }
 
 /// Parses a request's JSON; the caller is told what is wrong with it.

@@ -1,17 +1,18 @@
 //! Persistent paths, which outlive releases: shows them, and adds to them. What a running release
 //! has written at an added path is moved out of its tree by its node, while it runs.
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use model::{InstanceState, TypedKey};
 use recipe_core::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
 use serde::Deserialize;
 
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::releases::{self, Draft};
-use super::{Api, Peer, Shared, parse};
+use super::{Api, Shared, parse};
 use api_types::PersistShown;
 
 #[derive(Debug, Deserialize)]
@@ -47,7 +48,7 @@ fn shown(api: &Api, app: &ApplicationRecords) -> PersistShown {
 
 pub async fn add(
     State(api): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<PersistShown>, Problem> {
@@ -78,7 +79,7 @@ pub async fn add(
         return Ok(Json(shown(&api, &app)));
     };
     let config = records::config(&*api.store, &app.name).await?;
-    let author = super::machine::user_name(peer.uid);
+    let author = caller.name();
     let note = format!("persist {}", paths.join(", "));
     let draft = Draft::from_release(&current, current.build_id(), config, note, author);
     let release = releases::make(&api, &mut app, draft).await?;

@@ -1,12 +1,13 @@
 //! The processes that run: list, scale, restart.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use model::cron::CronRun;
 use model::key::BoardKey;
 use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, parse};
@@ -21,9 +22,15 @@ pub async fn list(
     Ok(Json(rows(&api, &app).await?))
 }
 
-pub async fn list_all(State(api): State<Shared>) -> Result<Json<Vec<InstanceRow>>, Problem> {
+pub async fn list_all(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Vec<InstanceRow>>, Problem> {
     let mut all = Vec::new();
-    for name in records::names(&*api.store).await? {
+    let visible = caller.visible(&api.store).await?;
+    let mut names = records::names(&*api.store).await?;
+    names.retain(|name| visible.as_ref().is_none_or(|visible| visible.contains(name)));
+    for name in names {
         if let Some(app) = records::find(&*api.store, &name).await? {
             all.extend(rows(&api, &app).await?);
         }

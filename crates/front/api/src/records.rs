@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use agent_core::remains::Owner;
-use axum::http::StatusCode;
 use model::application::Holder;
 use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::record;
@@ -103,9 +102,7 @@ pub async fn find(
 ) -> Result<Option<ApplicationRecords>, Problem> {
     let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
     let Some(spec) = spec else { return Ok(None) };
-    let end = TypedKey::Destroyed(name.clone(), spec.created_at).key();
-    // A node that was cut off changed it, unaware that it was destroyed; that is being removed.
-    if store.lookup(&end).await?.is_some() {
+    if is_over(store, name, &spec).await? {
         return Ok(None);
     }
     let mut app = ApplicationRecords {
@@ -166,16 +163,43 @@ pub async fn require(store: &dyn Store, name: &str) -> Result<ApplicationRecords
         return Ok(app);
     }
     let names = names(store).await?;
-    let hint = match nearest(name.as_str(), names.iter().map(ApplicationName::as_str)) {
+    Err(no_application(&name, names.iter().map(ApplicationName::as_str)))
+}
+
+/// Returns the 404 of an application that is not there, or not for whoever asks; it names the
+/// nearest one of those that they see.
+pub fn no_application<'a>(
+    name: &ApplicationName,
+    visible: impl Iterator<Item = &'a str>,
+) -> Problem {
+    let hint = match nearest(name.as_str(), visible) {
         Some(near) => format!("did you mean '{near}'? `cortex apps` lists all"),
         None => "`cortex push -a NAME` makes one; `cortex apps` lists all".into(),
     };
-    Err(Problem::new(
-        StatusCode::NOT_FOUND,
-        "no_application",
-        format!("there is no application '{name}'"),
-    )
-    .hint(hint))
+    Problem::missing("no_application", format!("there is no application '{name}'")).hint(hint)
+}
+
+/// Returns the time when the application was made that has this name; `None` if none has it.
+pub async fn created_at(
+    store: &dyn Store,
+    name: &ApplicationName,
+) -> Result<Option<Timestamp>, Problem> {
+    let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
+    match spec {
+        Some(spec) if !is_over(store, name, &spec).await? => Ok(Some(spec.created_at)),
+        _ => Ok(None),
+    }
+}
+
+/// Returns whether it was destroyed: a node that was cut off may have changed it, unaware of that,
+/// and what it wrote is being removed.
+async fn is_over(
+    store: &dyn Store,
+    name: &ApplicationName,
+    spec: &ApplicationSpec,
+) -> Result<bool, Problem> {
+    let end = TypedKey::Destroyed(name.clone(), spec.created_at).key();
+    Ok(store.lookup(&end).await?.is_some())
 }
 
 /// Returns the closest name in `known` that a typing mistake may have missed.

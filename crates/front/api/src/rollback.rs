@@ -1,20 +1,21 @@
 //! Rollback: makes a new release of an old one's code and variables.
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use model::{Release, RolloutPhase, TypedKey};
 
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Peer, Shared, parse, ports};
+use super::{Shared, parse, ports};
 use api_types::{Released, Rollback};
 
 pub async fn rollback(
     State(api): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Released>), Problem> {
@@ -32,7 +33,7 @@ pub async fn rollback(
         None => records::config(store, &app.name).await?,
     };
     let note = format!("rollback to {}", app.label(&old.id));
-    let author = super::machine::user_name(peer.uid);
+    let author = caller.name();
     let draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
     let http = app.spec.port_with(Some(&draft.settings));
     ports::check_http(&api, &app, http).await?;

@@ -1,20 +1,27 @@
 //! Routes: which instances serve which names now, for programs other than the router that bring
 //! requests to them.
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use model::InstanceState;
 use router_core::routes::{HOST_LENGTH_MAX, default_host, normalize};
 
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, domains};
 use api_types::{RouteInstance, RouteRow};
 
-pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<RouteRow>>, Problem> {
+pub async fn list(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Vec<RouteRow>>, Problem> {
     let clashes = domains::clashes(&api).await?;
     let mut rows = Vec::new();
-    for name in records::names(&*api.store).await? {
+    let visible = caller.visible(&api.store).await?;
+    let mut names = records::names(&*api.store).await?;
+    names.retain(|name| visible.as_ref().is_none_or(|visible| visible.contains(name)));
+    for name in names {
         if let Some(app) = records::find(&*api.store, &name).await? {
             let mut row = row(&api, &app.without_lost(&api));
             let other = |host: &String| clashes.iter().any(|one| one.is_lost_by(host, &name));

@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use hyper_util::rt::TokioIo;
 use model::{NodeId, Release};
 
+use super::Shared;
+use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Peer, Shared};
 use crate::calls;
 use crate::calls::{CallKind, CallRefused};
 use agent::AgentContext;
@@ -35,7 +37,7 @@ enum CommandLocation {
 pub async fn run(
     State(api): State<Shared>,
     Path(name): Path<String>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     mut request: Request,
 ) -> Result<Response, Problem> {
     let asked = request.headers().get(header::UPGRADE);
@@ -46,7 +48,7 @@ pub async fn run(
     }
     let app = records::require(&*api.store, &name).await?;
     let release = release(&app)?;
-    let by = super::machine::user_name(peer.uid);
+    let by = caller.name();
     let order = Order { application: app.name.clone(), release, by };
     let place = place(&api, &app, &order).await?;
     let node = match &place {

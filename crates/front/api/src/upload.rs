@@ -3,10 +3,11 @@
 
 use std::io::{BufReader, Seek, SeekFrom};
 
-use axum::Json;
+use access_core::Right;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use model::application::{STICKY_BALANCE, Settings};
@@ -19,10 +20,11 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::builds::{self, RebuildWhen};
+use super::door::Caller;
 use super::problem::{Problem, storage};
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Api, Peer, Shared, archive, domains, ports};
+use super::{Api, Shared, archive, domains, ports};
 use api_types::Released;
 use store::{StoreError, ValueFile, ValueWriter};
 
@@ -52,7 +54,7 @@ pub struct PushQuery {
 
 pub async fn push(
     State(api): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Query(query): Query<PushQuery>,
     body: Body,
@@ -63,8 +65,7 @@ pub async fn push(
     let upload = receive(api.store.writer().await.map_err(Problem::from)?, body).await?;
     let hint = name.to_string();
     let (plan, file) = blocking(move || examine(upload, forced.as_deref(), &hint)).await?;
-    let author = super::machine::user_name(peer.uid);
-    release(&api, name, plan, file, author, query).await
+    release(&api, name, plan, file, caller, query).await
 }
 
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
@@ -179,14 +180,18 @@ async fn release(
     name: ApplicationName,
     plan: Plan,
     file: ValueFile,
-    author: String,
+    caller: Caller,
     query: PushQuery,
 ) -> Result<(StatusCode, Json<Released>), Problem> {
     let _changing = api.changes.lock().await;
     let found = records::find(&*api.store, &name).await?;
     let created = found.is_none();
     let mut app = match found {
-        Some(app) => app,
+        Some(app) => {
+            // Somebody may have made it while the archive came in.
+            caller.check(&api.store, Right::Push, &name, app.spec.created_at).await?;
+            app
+        }
         None => records::begin(api, &name).await?,
     };
     if query.if_changed && is_serving(&app, &plan, &file) {
@@ -199,6 +204,9 @@ async fn release(
     notes.extend(merge(api, &mut app, &plan.manifest).await?);
     ports::check_services(api, &app, &plan.recipe.ports, app.spec.port).await?;
     records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
+    if created {
+        caller.adopt(&api.store, &name).await?;
+    }
     let source = TypedKey::Source(name.clone(), file.hash).key();
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
@@ -212,7 +220,7 @@ async fn release(
         settings: plan.settings,
         build: build.id,
         note: note.chars().filter(|c| !c.is_control()).take(NOTE_CHARS_MAX).collect(),
-        author,
+        author: caller.name(),
         config,
     };
     let release = releases::make(api, &mut app, draft).await?;

@@ -5,6 +5,7 @@ pub mod address;
 mod application;
 mod apps;
 mod attend;
+mod audit;
 mod bench;
 mod config;
 mod deploy;
@@ -36,14 +37,18 @@ mod self_check;
 mod spelling;
 mod status;
 mod store;
+mod teams;
+mod tokens;
 mod up;
 mod upgrade;
+mod users;
 mod vera;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use access_core::TokenText;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
@@ -87,6 +92,9 @@ struct Global {
         default_value = "auto"
     )]
     color: output::Colours,
+    /// The token to come with, instead of the credentials of the account
+    #[arg(long, env = "CORTEX_TOKEN", hide = true, hide_env_values = true, global = true)]
+    token: Option<String>,
     #[arg(long, env = "NO_COLOR", hide = true, global = true)]
     no_color: Option<String>,
     #[arg(long, env = "XDG_DATA_HOME", hide = true, global = true)]
@@ -142,6 +150,14 @@ enum Command {
     Nodes(nodes::Nodes),
     /// Keep files across releases, or show which are kept
     Persist(persist::Persist),
+    /// List the people of the platform, add or remove one, grant or revoke roles
+    Users(users::Users),
+    /// List teams, add or remove one, give them applications or take them
+    Teams(teams::Teams),
+    /// List tokens, create or revoke one
+    Tokens(tokens::Tokens),
+    /// Show who changed what
+    Audit(audit::Audit),
     /// Move an application that keeps files to another node, with its files
     Pin(pin::Pin),
     /// Read and write the store
@@ -255,7 +271,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let refused = cli.global.no_color.as_ref().is_some_and(|said| !said.is_empty());
     output::show_colours(cli.global.color, refused);
     let (home, configuration) = (cli.global.home.clone(), cli.global.xdg_config_home.clone());
-    let (client, runtime) = (Client::new(&layout), cli.global.runtime());
+    let (client, runtime) = (cli.global.client(&layout)?, cli.global.runtime());
     let context = Session { client, layout, home, configuration, runtime };
     if let Command::Up(up) = cli.command {
         return up.run(&context);
@@ -314,6 +330,10 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Nodes(command) => command.run(context).await,
         Command::Persist(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
+        Command::Users(command) => command.run(context).await,
+        Command::Teams(command) => command.run(context).await,
+        Command::Tokens(command) => command.run(context).await,
+        Command::Audit(command) => command.run(context).await,
         Command::Store(command) => command.run(context).await,
         Command::Router(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,
@@ -334,6 +354,17 @@ impl Global {
         };
         let root = absolute(&root)?;
         Ok(DataDirectory::find(root, &self.runtime()))
+    }
+
+    fn client(&self, layout: &DataDirectory) -> anyhow::Result<Client> {
+        let client = Client::new(layout);
+        match self.token.as_deref().filter(|text| !text.is_empty()) {
+            None => Ok(client),
+            Some(text) => {
+                let token = TokenText::parse(text).context("CORTEX_TOKEN is not usable")?;
+                Ok(client.with_token(&token))
+            }
+        }
     }
 
     fn runtime(&self) -> PathBuf {

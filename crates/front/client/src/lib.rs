@@ -6,12 +6,14 @@ pub mod transfer;
 
 use std::path::{Path, PathBuf};
 
+use access_core::TokenText;
 use anyhow::Context;
 use bytes::Bytes;
 use futures_util::Stream;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -52,11 +54,31 @@ pub type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
 pub struct Client {
     socket: PathBuf,
     data: PathBuf,
+    /// The header that says who asks; `None` leaves that to the credentials of the socket.
+    authorization: Option<HeaderValue>,
 }
 
 impl Client {
     pub fn new(layout: &DataDirectory) -> Client {
-        Client { socket: layout.api_socket(), data: layout.root().to_path_buf() }
+        let (socket, data) = (layout.api_socket(), layout.root().to_path_buf());
+        Client { socket, data, authorization: None }
+    }
+
+    /// Asks with a token from now on.
+    pub fn with_token(mut self, token: &TokenText) -> Client {
+        let value = HeaderValue::try_from(format!("Bearer {}", token.as_str()));
+        let mut value = value.expect("a token has letters and digits alone");
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        self
+    }
+
+    fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
+        let request = Request::builder().method(method).uri(path).header(header::HOST, "cortex");
+        match &self.authorization {
+            Some(value) => request.header(header::AUTHORIZATION, value),
+            None => request,
+        }
     }
 
     pub async fn is_answering(&self) -> bool {
@@ -107,10 +129,8 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         runtime::task::spawn(connection.with_upgrades());
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri(path)
-            .header(header::HOST, "cortex")
+        let request = self
+            .request(Method::POST, path)
             .header(header::CONNECTION, "upgrade")
             .header(header::UPGRADE, protocol)
             .body(empty())?;
@@ -131,10 +151,8 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         runtime::task::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "cortex")
+        let request = self
+            .request(method, path)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
         let response = sender.send_request(request).await.context("the node went away")?;

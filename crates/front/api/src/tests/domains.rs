@@ -2,6 +2,7 @@
 
 use super::*;
 use api_types::{ApplicationShown, Check, DomainsShown};
+use client::ClientError;
 
 const APP: (&str, &str) = ("app.py", "x");
 

@@ -1,0 +1,118 @@
+//! What travels about people: users, teams, tokens and the audit.
+
+use serde::{Deserialize, Serialize};
+
+/// A role on the platform, or on the team or the application that is named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GrantAsked {
+    pub role: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AddUser {
+    pub name: String,
+    /// The first role; others are granted later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<GrantAsked>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GrantRow {
+    pub role: String,
+    /// `the platform`, `team NAME` or `application NAME`.
+    pub on: String,
+    /// Whether the team or the application is there no more, and the grant means nothing.
+    #[serde(default)]
+    pub gone: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UserRow {
+    pub name: String,
+    pub grants: Vec<GrantRow>,
+    pub tokens: usize,
+    pub created_at: String,
+    pub created_by: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AddTeam {
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TeamChange {
+    #[serde(default)]
+    pub add: Vec<String>,
+    #[serde(default)]
+    pub remove: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TeamRow {
+    pub name: String,
+    pub applications: Vec<String>,
+    /// The users who have a role in it, as `ROLE NAME`.
+    pub people: Vec<String>,
+    pub created_at: String,
+    pub created_by: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CreateToken {
+    pub name: String,
+    /// The user whose it is; the one who asks if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The most that it may do; all that its user may if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<GrantAsked>,
+    /// The days until it expires; 90 if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub days: Option<u32>,
+}
+
+/// A new token; its text is in this answer and nowhere else.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenCreated {
+    pub token: String,
+    #[serde(flatten)]
+    pub row: TokenRow,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenRow {
+    pub user: String,
+    pub name: String,
+    /// `valid`, `expired` or `revoked`.
+    pub state: String,
+    pub limit: Option<GrantRow>,
+    pub created_at: String,
+    pub expires_at: String,
+    /// The hour in which it was used last.
+    pub last_used_at: Option<String>,
+}
+
+/// A change, as the audit has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AuditRow {
+    pub at: String,
+    pub node: String,
+    pub who: String,
+    pub token: Option<String>,
+    pub from: String,
+    pub method: String,
+    pub path: String,
+    pub application: Option<String>,
+    /// `done`, `refused`, `failed`, or `attempted` if no outcome was written.
+    pub outcome: String,
+    pub status: Option<u16>,
+    pub ended_at: Option<String>,
+    /// The hash of what the change is about, before it and after it.
+    pub before: Option<String>,
+    pub after: Option<String>,
+}

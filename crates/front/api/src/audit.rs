@@ -1,0 +1,240 @@
+//! The audit: each change is written down before it is made, and its outcome after it, under keys
+//! of this node. A change that a crash interrupted has an entry without an outcome.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Query, Request, State};
+use axum::http::StatusCode;
+use model::audit::{AuditEntry, AuditId, AuditOutcome};
+use model::key::{access_prefix, application_prefix, audit_prefix, cluster_prefix};
+use model::record::{RECORD_VERSION, Unknown};
+use model::{ApplicationName, Key, NodeId, Timestamp, TypedKey};
+use serde::Deserialize;
+use store::{SharedStore, readable};
+
+use super::door::{Caller, Door};
+use super::problem::Problem;
+use super::{Peer, Shared, records};
+use api_types::people::AuditRow;
+
+/// The time for which the audit is kept: a season, as long as tokens are good.
+const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+/// The most keys of the audit, two for a change: some megabytes in memory on each node.
+const AUDIT_KEYS_MAX: usize = 20_000;
+/// The most keys that one change removes, so that no request waits for a long sweep.
+const PRUNED_AT_ONCE: usize = 64;
+/// Entries in one answer unless another number is asked for.
+const ROWS_DEFAULT: usize = 100;
+/// Bytes of a path in an entry; the rest says nothing of the kind of request.
+const PATH_BYTES_MAX: usize = 512;
+/// The fail point between an entry and the change.
+const FAIL_POINT: &str = "api.audit";
+
+/// An entry whose outcome is not known yet.
+pub struct Underway {
+    /// `None` if it could not be written.
+    id: Option<AuditId>,
+    about: Option<ApplicationName>,
+}
+
+/// A request, as the audit describes it.
+pub struct Asked {
+    from: String,
+    method: String,
+    path: String,
+}
+
+impl Asked {
+    pub fn of(request: &Request, peer: &Peer) -> Asked {
+        Asked {
+            from: format!("socket, uid {}", peer.uid),
+            method: request.method().to_string(),
+            path: request.uri().path().to_owned(),
+        }
+    }
+}
+
+/// Writes down that a change is asked for. The machine's owner, who may write any key, is not kept
+/// from mending a node whose disk is full; anybody else waits until it can be written down.
+pub async fn begin(
+    door: &Door,
+    caller: &Caller,
+    asked: Asked,
+    application: Option<ApplicationName>,
+) -> Result<Underway, Problem> {
+    let now = door.clock.now();
+    let id = AuditId::new(now, door.entries.fetch_add(1, Ordering::Relaxed));
+    let Asked { from, method, mut path } = asked;
+    path.truncate(path.floor_char_boundary(PATH_BYTES_MAX));
+    let written = async {
+        let entry = AuditEntry {
+            v: RECORD_VERSION,
+            at: now,
+            who: caller.name(),
+            token: caller.token_name(),
+            from,
+            method,
+            path,
+            application: application.clone(),
+            before: state(&door.store, application.as_ref()).await?,
+            unknown: Unknown::new(),
+        };
+        records::write(&*door.store, TypedKey::Audit(door.node.clone(), id), &entry).await?;
+        prune(door, now).await
+    };
+    let id = match (written.await, caller.token()) {
+        (Ok(()), _) => Some(id),
+        (Err(problem), Some(_)) => return Err(problem),
+        (Err(problem), None) => {
+            tracing::warn!(?problem, "audit.not_written");
+            None
+        }
+    };
+    let fault = door.control.faults().check_async(FAIL_POINT).await;
+    fault.map_err(|error| Problem::internal(format!("{error:#}")))?;
+    Ok(Underway { id, about: application })
+}
+
+/// Writes down what became of a change.
+pub async fn end(door: &Door, entry: Underway, status: StatusCode) {
+    let Some(id) = entry.id else { return };
+    let written = async {
+        let outcome = AuditOutcome {
+            v: RECORD_VERSION,
+            at: door.clock.now(),
+            status: status.as_u16(),
+            after: state(&door.store, entry.about.as_ref()).await?,
+            unknown: Unknown::new(),
+        };
+        let key = TypedKey::AuditOutcome(door.node.clone(), id);
+        records::write(&*door.store, key, &outcome).await
+    };
+    if let Err(problem) = written.await {
+        tracing::warn!(?problem, "audit.outcome_not_written");
+    }
+}
+
+/// Returns the hash of what people decided about an application, or about people and nodes.
+async fn state(
+    store: &SharedStore,
+    application: Option<&ApplicationName>,
+) -> Result<Option<String>, Problem> {
+    let prefixes = match application {
+        Some(application) => vec![application_prefix(application)],
+        None => vec![access_prefix(), cluster_prefix()],
+    };
+    let mut hasher = blake3::Hasher::new();
+    let mut empty = true;
+    for prefix in prefixes {
+        for key in store.keys(&prefix).await?.into_iter().filter(is_decided) {
+            let Some(hash) = store.lookup_hash(&key).await? else { continue };
+            hasher.update(key.as_str().as_bytes()).update(&[0]).update(&hash);
+            empty = false;
+        }
+    }
+    Ok((!empty).then(|| hasher.finalize().to_hex().to_string()))
+}
+
+/// Returns whether people decide what is under that key, and not the nodes.
+fn is_decided(key: &Key) -> bool {
+    matches!(
+        TypedKey::parse(key),
+        Some(
+            TypedKey::Spec(_)
+                | TypedKey::Config(_)
+                | TypedKey::Release(..)
+                | TypedKey::Move(_)
+                | TypedKey::User(_)
+                | TypedKey::Team(_)
+                | TypedKey::Token(_)
+                | TypedKey::Member(_)
+                | TypedKey::Guest(_)
+                | TypedKey::Drained(_)
+                | TypedKey::Roll
+        )
+    )
+}
+
+/// Removes what is too old, of all nodes: one that was removed sweeps no more.
+async fn prune(door: &Door, now: Timestamp) -> Result<(), Problem> {
+    let mut keys: Vec<(AuditId, Key)> = Vec::new();
+    for key in door.store.keys(&audit_prefix()).await? {
+        if let Some(TypedKey::Audit(_, id) | TypedKey::AuditOutcome(_, id)) = TypedKey::parse(&key)
+        {
+            keys.push((id, key));
+        }
+    }
+    keys.sort();
+    let excess = keys.len().saturating_sub(AUDIT_KEYS_MAX);
+    let is_stale =
+        |(n, (id, _)): &(usize, (AuditId, Key))| *n < excess || now.since(id.at) > AUDIT_KEPT;
+    let stale = keys.into_iter().enumerate().take_while(is_stale).take(PRUNED_AT_ONCE);
+    for (_, (_, key)) in stale {
+        door.store.delete(key).await?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct AuditQuery {
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    app: Option<String>,
+}
+
+/// Lists changes on all nodes, newest first.
+pub async fn list(
+    State(api): State<Shared>,
+    Query(query): Query<AuditQuery>,
+) -> Result<Json<Vec<AuditRow>>, Problem> {
+    let mut entries: BTreeMap<(AuditId, NodeId), (Option<AuditEntry>, Option<AuditOutcome>)> =
+        BTreeMap::new();
+    for entry in api.store.prefix(&audit_prefix()).await? {
+        match TypedKey::parse(&entry.key) {
+            Some(TypedKey::Audit(node, id)) => {
+                let found = readable(&entry.key, Some(&entry.value));
+                entries.entry((id, node)).or_default().0 = found;
+            }
+            Some(TypedKey::AuditOutcome(node, id)) => {
+                let found = readable(&entry.key, Some(&entry.value));
+                entries.entry((id, node)).or_default().1 = found;
+            }
+            _ => {}
+        }
+    }
+    let rows = entries.into_iter().rev().filter_map(|((_, node), (entry, outcome))| {
+        let entry: AuditEntry = entry?;
+        Some(row(node, entry, outcome))
+    });
+    let is_asked = |row: &AuditRow| query.app.is_none() || row.application == query.app;
+    let limit = query.limit.unwrap_or(ROWS_DEFAULT).min(AUDIT_KEYS_MAX);
+    Ok(Json(rows.filter(is_asked).take(limit).collect()))
+}
+
+fn row(node: NodeId, entry: AuditEntry, outcome: Option<AuditOutcome>) -> AuditRow {
+    let word = match outcome.as_ref().map(|outcome| outcome.status) {
+        None => "attempted",
+        Some(..400) => "done",
+        Some(400..500) => "refused",
+        Some(_) => "failed",
+    };
+    AuditRow {
+        at: records::rfc3339(entry.at),
+        node: node.to_string(),
+        who: entry.who,
+        token: entry.token.map(|token| token.to_string()),
+        from: entry.from,
+        method: entry.method,
+        path: entry.path,
+        application: entry.application.map(|name| name.to_string()),
+        outcome: word.into(),
+        status: outcome.as_ref().map(|outcome| outcome.status),
+        ended_at: outcome.as_ref().map(|outcome| records::rfc3339(outcome.at)),
+        before: entry.before,
+        after: outcome.and_then(|outcome| outcome.after),
+    }
+}

@@ -1,0 +1,361 @@
+//! The door of the API: who asks, whether they may, and what is recorded of it. Each route passes
+//! through it with the right that the table states; what may be done is decided in `access_core`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use access_core::{
+    AccessTarget, Decision, Principal, Reach, Refusal, Right, TokenState, TokenText, decide,
+    is_use_due, teams_for_new,
+};
+use axum::extract::{ConnectInfo, RawPathParams, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use model::people::{Grant, Team, Token, TokenUse, User};
+use model::record::RECORD_VERSION;
+use model::value::ContentHash;
+use model::{ApplicationName, NodeId, TeamName, Timestamp, TokenName, TypedKey, UserName};
+use runtime::driver::Clock;
+use store::SharedStore;
+
+use super::problem::Problem;
+use super::records;
+use super::table::Recording;
+use super::{NodeControl, Peer, audit, teams};
+
+/// What the door needs of the node.
+pub struct Door {
+    pub store: SharedStore,
+    pub node: NodeId,
+    pub clock: Clock,
+    pub control: Arc<dyn NodeControl>,
+    /// The number of the last entry of the audit, which tells those of one millisecond apart.
+    pub entries: AtomicU32,
+}
+
+/// One route's place at the door.
+#[derive(Clone)]
+pub struct Gate {
+    pub door: Option<Arc<Door>>,
+    pub right: Right,
+    pub recording: Recording,
+}
+
+/// Somebody who has passed the door.
+#[derive(Clone, Debug)]
+pub struct Caller(Arc<Passed>);
+
+#[derive(Debug)]
+enum Passed {
+    /// The owner of the machine, by the credentials of the socket.
+    Machine {
+        account: String,
+    },
+    Person(Box<Person>),
+}
+
+/// A user who came with a token.
+#[derive(Debug)]
+struct Person {
+    name: UserName,
+    grants: BTreeSet<Grant>,
+    token: Token,
+    teams: BTreeMap<TeamName, Team>,
+}
+
+impl Caller {
+    /// Returns the name that stands in releases and in the audit.
+    pub fn name(&self) -> String {
+        match &*self.0 {
+            Passed::Machine { account } => account.clone(),
+            Passed::Person(person) => person.name.to_string(),
+        }
+    }
+
+    /// Returns the user and the token, unless it is the owner of the machine.
+    pub fn token(&self) -> Option<&Token> {
+        match &*self.0 {
+            Passed::Machine { .. } => None,
+            Passed::Person(person) => Some(&person.token),
+        }
+    }
+
+    pub fn token_name(&self) -> Option<TokenName> {
+        self.token().map(|token| token.name.clone())
+    }
+
+    fn principal(&self) -> Principal<'_> {
+        match &*self.0 {
+            Passed::Machine { .. } => Principal::Machine,
+            Passed::Person(person) => match &person.token.limit {
+                None => Principal::User(&person.grants),
+                Some(limit) => Principal::Token(&person.grants, limit),
+            },
+        }
+    }
+
+    /// Returns whether the caller has a right on the platform.
+    pub fn may(&self, right: Right) -> bool {
+        decide(self.principal(), right, AccessTarget::Platform) == Decision::Allowed
+    }
+
+    fn decide_on(
+        &self,
+        right: Right,
+        name: &ApplicationName,
+        created_at: Option<Timestamp>,
+    ) -> Decision {
+        let Some(created_at) = created_at else {
+            return decide(self.principal(), right, AccessTarget::Nothing);
+        };
+        let teams = match &*self.0 {
+            Passed::Machine { .. } => BTreeSet::new(),
+            Passed::Person(person) => teams::of_application(&person.teams, name, created_at),
+        };
+        decide(
+            self.principal(),
+            right,
+            AccessTarget::Application { name, created_at, teams: &teams },
+        )
+    }
+
+    /// Checks a right on an application that is there, for handlers that waited since the door.
+    pub async fn check(
+        &self,
+        store: &SharedStore,
+        right: Right,
+        name: &ApplicationName,
+        created_at: Timestamp,
+    ) -> Result<(), Problem> {
+        match self.decide_on(right, name, Some(created_at)) {
+            Decision::Hidden => Err(self.no_application(store, name).await?),
+            decision => answer(decision, self, Some(name)),
+        }
+    }
+
+    /// Returns the answer for an application that is not there, or not for the caller.
+    async fn no_application(
+        &self,
+        store: &SharedStore,
+        name: &ApplicationName,
+    ) -> Result<Problem, Problem> {
+        let visible = self.visible(store).await?.unwrap_or_default();
+        Ok(records::no_application(name, visible.iter().map(ApplicationName::as_str)))
+    }
+
+    /// Returns the applications that the caller sees; `None` means all.
+    pub async fn visible(
+        &self,
+        store: &SharedStore,
+    ) -> Result<Option<BTreeSet<ApplicationName>>, Problem> {
+        if matches!(&*self.0, Passed::Machine { .. }) {
+            return Ok(None);
+        }
+        let mut visible = BTreeSet::new();
+        for name in records::names(&**store).await? {
+            let created_at = records::created_at(&**store, &name).await?;
+            if self.decide_on(Right::SeeApplication, &name, created_at) == Decision::Allowed {
+                visible.insert(name);
+            }
+        }
+        Ok(Some(visible))
+    }
+
+    /// Gives an application that the caller has made to the team by which they may.
+    pub async fn adopt(&self, store: &SharedStore, made: &ApplicationName) -> Result<(), Problem> {
+        if let Some((team, created_at)) = self.team_for_new()? {
+            teams::add_application(store, &team, created_at, made).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the team that an application would go to which the caller makes.
+    pub fn team_for_new(&self) -> Result<Option<(TeamName, Timestamp)>, Problem> {
+        let teams: Vec<_> = teams_for_new(self.principal()).into_iter().collect();
+        match &teams[..] {
+            [] => Ok(None),
+            [team] => Ok(Some(team.clone())),
+            _ => {
+                let names: Vec<&str> = teams.iter().map(|(name, _)| name.as_str()).collect();
+                let detail = format!("it could go to several teams: {}", names.join(", "));
+                Err(Problem::conflict("several_teams", detail)
+                    .hint("use a token that is limited to one of them"))
+            }
+        }
+    }
+}
+
+/// Lets a request through, or refuses it.
+pub async fn pass(
+    State(gate): State<Gate>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    parameters: RawPathParams,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = match authenticate(gate.door.as_deref(), &peer, request.headers()).await {
+        Ok(caller) => caller,
+        Err(problem) => return unauthorized(problem),
+    };
+    let application = parameters.iter().find(|(name, _)| *name == "app").map(|(_, app)| app);
+    if let Some(door) = &gate.door
+        && let Err(problem) = check(door, &caller, gate.right, application).await
+    {
+        tracing::info!(who = caller.name(), path = request.uri().path(), "api.refused");
+        return problem.into_response();
+    }
+    request.extensions_mut().insert(caller.clone());
+    let Some(door) = gate.door.filter(|_| gate.recording == Recording::Change) else {
+        return next.run(request).await;
+    };
+    let application = application.and_then(|name| name.parse().ok());
+    let asked = audit::Asked::of(&request, &peer);
+    let entry = match audit::begin(&door, &caller, asked, application).await {
+        Ok(entry) => entry,
+        Err(problem) => return problem.into_response(),
+    };
+    let response = next.run(request).await;
+    audit::end(&door, entry, response.status()).await;
+    response
+}
+
+fn unauthorized(problem: Problem) -> Response {
+    let mut response = problem.into_response();
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let scheme = header::HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    response
+}
+
+async fn authenticate(
+    door: Option<&Door>,
+    peer: &Peer,
+    headers: &HeaderMap,
+) -> Result<Caller, Problem> {
+    let mut stated = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = stated.next() else {
+        let account = super::machine::user_name(peer.uid);
+        return Ok(Caller(Arc::new(Passed::Machine { account })));
+    };
+    let refused = |code, detail: String| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
+    let malformed = |detail: String| {
+        refused("token_malformed", detail)
+            .hint("copy the token again, or make another one with `cortex tokens create`")
+    };
+    let bearer = value.to_str().ok().and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let (Some((_, text)), None) = (bearer, stated.next()) else {
+        return Err(malformed("one header `Authorization: Bearer cortex_…` is expected".into()));
+    };
+    let text = TokenText::parse(text).map_err(|fault| malformed(fault.to_string()))?;
+    let Some(door) = door else {
+        let detail = "this store has no people, and so no tokens".to_string();
+        return Err(refused("token_unknown", detail));
+    };
+    let (hash, now) = (hash_of(&text), door.clock.now());
+    let token: Option<Token> = records::read(&*door.store, TypedKey::Token(hash)).await?;
+    let user: Option<User> = match &token {
+        Some(token) => records::read(&*door.store, TypedKey::User(token.user.clone())).await?,
+        None => None,
+    };
+    match (TokenState::of(token.as_ref(), user.as_ref(), now), token, user) {
+        (TokenState::Valid, Some(token), Some(user)) => {
+            note_use(door, hash, now).await?;
+            let teams = teams::all(&door.store).await?;
+            let (name, grants) = (token.user.clone(), user.grants);
+            let person = Person { name, grants, token, teams };
+            Ok(Caller(Arc::new(Passed::Person(Box::new(person)))))
+        }
+        (TokenState::Expired, Some(token), _) => {
+            let detail = format!("the token '{}' of {} has expired", token.name, token.user);
+            Err(refused("token_expired", detail)
+                .hint("an owner makes another one with `cortex tokens create`"))
+        }
+        (TokenState::Revoked, Some(token), _) => {
+            let detail = format!("the token '{}' of {} was revoked", token.name, token.user);
+            Err(refused("token_revoked", detail)
+                .hint("an owner makes another one with `cortex tokens create`"))
+        }
+        _ => Err(refused("token_unknown", "nobody has this token here".into())
+            .hint("is it of another cluster, or older than a year?")),
+    }
+}
+
+/// Returns the name under which a token is on record. A token cannot be guessed, so a fast hash of
+/// it tells nobody anything.
+pub fn hash_of(text: &TokenText) -> ContentHash {
+    let hash = blake3::derive_key("cortex api token v1", text.as_str().as_bytes());
+    ContentHash(hash)
+}
+
+/// Notes that a token is used, about once an hour.
+async fn note_use(door: &Door, hash: ContentHash, now: Timestamp) -> Result<(), Problem> {
+    let key = || TypedKey::TokenUse(hash, door.node.clone());
+    let last: Option<TokenUse> = records::read(&*door.store, key()).await?;
+    if is_use_due(last.map(|last| last.at), now) {
+        let noted = TokenUse { v: RECORD_VERSION, at: now };
+        records::write(&*door.store, key(), &noted).await?;
+    }
+    Ok(())
+}
+
+async fn check(
+    door: &Door,
+    caller: &Caller,
+    right: Right,
+    application: Option<&str>,
+) -> Result<(), Problem> {
+    if matches!(&*caller.0, Passed::Machine { .. }) {
+        return Ok(());
+    }
+    let Some(application) = application.filter(|_| right.reach() == Reach::Application) else {
+        return answer(decide(caller.principal(), right, AccessTarget::Platform), caller, None);
+    };
+    let name: ApplicationName = application.parse()?;
+    let created_at = records::created_at(&*door.store, &name).await?;
+    // A push makes the application where there is none.
+    if created_at.is_none() && right == Right::Push && caller.may(Right::CreateApplication) {
+        return caller.team_for_new().map(|_| ());
+    }
+    match caller.decide_on(right, &name, created_at) {
+        Decision::Hidden => Err(caller.no_application(&door.store, &name).await?),
+        decision => answer(decision, caller, Some(&name)),
+    }
+}
+
+fn answer(
+    decision: Decision,
+    caller: &Caller,
+    application: Option<&ApplicationName>,
+) -> Result<(), Problem> {
+    let forbidden = |code, detail| Problem::new(StatusCode::FORBIDDEN, code, detail);
+    let (who, on) = (caller.name(), application.map_or(String::new(), |app| format!(" -a {app}")));
+    match decision {
+        Decision::Allowed => Ok(()),
+        Decision::Hidden => Err(Problem::missing("no_such_path", "nothing is there")),
+        Decision::Refused(Refusal::MachineAlone(right)) => {
+            let detail = format!("the right to {} is not had by a token", right.words());
+            Err(forbidden("machine_alone", detail)
+                .hint("the owner of the machine does that, on the machine and without a token"))
+        }
+        Decision::Refused(Refusal::Role(right)) => {
+            let detail = format!("{who} does not have the right to {}", right.words());
+            let role = right.role_min();
+            Err(forbidden("no_right", detail).hint(format!(
+                "it comes with the role {role}, which an owner grants: `cortex users grant {who} \
+                 {role}{on}`"
+            )))
+        }
+        Decision::Refused(Refusal::Limited(right)) => {
+            let limit = caller.token().and_then(|token| token.limit.as_ref());
+            let limit = limit.map_or(String::new(), Grant::to_string);
+            let words = right.words();
+            let detail = format!("{who} has the right to {words}, but not with this token");
+            Err(forbidden("token_limited", detail)
+                .hint(format!("the token is limited to {limit}: use another one")))
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Tokens: made once, shown once, kept as hashes. Whoever manages people makes them for anybody;
+//! everybody makes narrower ones for themselves.
+
+use std::time::Duration;
+
+use access_core::{
+    Right, TOKEN_AGE_DEFAULT, TOKEN_AGE_MAX, TOKEN_KEPT, TOKEN_RANDOM_BYTES, TokenState, TokenText,
+    is_within,
+};
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use model::hex::from_hex;
+use model::key::{token_uses_prefix, tokens_prefix};
+use model::people::{Token, TokenUse, User};
+use model::record::{RECORD_VERSION, Unknown};
+use model::value::ContentHash;
+use model::{TokenName, TypedKey, UserName};
+use store::readable;
+
+use super::door::{Caller, hash_of};
+use super::problem::Problem;
+use super::{Api, Shared, parse, records, users};
+use api_types::people::{CreateToken, TokenCreated, TokenRow};
+
+/// The most tokens of a user that are good: one for each machine and each program.
+const TOKENS_MAX: usize = 50;
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+async fn all(api: &Api) -> Result<Vec<(ContentHash, Token)>, Problem> {
+    let mut tokens = Vec::new();
+    for entry in api.store.prefix(&tokens_prefix()).await? {
+        if let Some(TypedKey::Token(hash)) = TypedKey::parse(&entry.key) {
+            let token = readable(&entry.key, Some(&entry.value));
+            tokens.extend(token.map(|token| (hash, token)));
+        }
+    }
+    Ok(tokens)
+}
+
+/// Returns the number of a user's tokens that are good.
+pub async fn valid_of(api: &Api, name: &UserName, user: &User) -> Result<usize, Problem> {
+    let now = api.now();
+    let is_valid = |token: &Token| {
+        token.user == *name && TokenState::of(Some(token), Some(user), now) == TokenState::Valid
+    };
+    Ok(all(api).await?.iter().filter(|(_, token)| is_valid(token)).count())
+}
+
+async fn row(api: &Api, hash: ContentHash, token: &Token) -> Result<TokenRow, Problem> {
+    let user: Option<User> = records::read(&*api.store, TypedKey::User(token.user.clone())).await?;
+    let mut last = None;
+    for entry in api.store.prefix(&token_uses_prefix(&hash)).await? {
+        let noted: Option<TokenUse> = readable(&entry.key, Some(&entry.value));
+        last = last.max(noted.map(|noted| noted.at));
+    }
+    let limit = match &token.limit {
+        Some(limit) => Some(users::grant_row(api, limit).await?),
+        None => None,
+    };
+    Ok(TokenRow {
+        user: token.user.to_string(),
+        name: token.name.to_string(),
+        state: TokenState::of(Some(token), user.as_ref(), api.now()).word().into(),
+        limit,
+        created_at: records::rfc3339(token.created_at),
+        expires_at: records::rfc3339(token.expires_at),
+        last_used_at: last.map(records::rfc3339),
+    })
+}
+
+/// Returns whether the caller has to do with the tokens of a user.
+fn is_of(caller: &Caller, user: &UserName) -> bool {
+    caller.may(Right::ManagePeople) || caller.token().is_some_and(|token| token.user == *user)
+}
+
+pub async fn list(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Vec<TokenRow>>, Problem> {
+    let mut rows = Vec::new();
+    for (hash, token) in all(&api).await? {
+        if is_of(&caller, &token.user) {
+            rows.push(row(&api, hash, &token).await?);
+        }
+    }
+    rows.sort_by(|a, b| (&a.user, &a.name, &a.created_at).cmp(&(&b.user, &b.name, &b.created_at)));
+    Ok(Json(rows))
+}
+
+fn no_user(name: &str) -> Problem {
+    let shown: String = name.escape_debug().take(80).collect();
+    Problem::missing("no_user", format!("there is no user '{shown}'"))
+        .hint("`cortex users` lists all; `cortex users add NAME` makes one")
+}
+
+pub async fn create(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<TokenCreated>), Problem> {
+    let asked: CreateToken = parse(&body)?;
+    let name: TokenName = asked.name.parse()?;
+    let own = caller.token().map(|token| token.user.to_string());
+    let Some(user) = asked.user.clone().or(own) else {
+        let detail = "whose token it is to be is not said";
+        return Err(Problem::invalid("no_user_named", detail)
+            .hint("name the user: `cortex tokens create NAME --user USER`"));
+    };
+    let age = asked.days.map_or(TOKEN_AGE_DEFAULT, |days| DAY.saturating_mul(days));
+    if age.is_zero() || age > TOKEN_AGE_MAX {
+        let days = TOKEN_AGE_MAX.as_secs() / DAY.as_secs();
+        let detail = format!("a token is good for 1 to {days} days");
+        return Err(Problem::invalid("invalid_expiry", detail));
+    }
+    let _changing = api.changes.lock().await;
+    if user.parse().is_ok_and(|user| !is_of(&caller, &user)) {
+        return Err(no_user(&user));
+    }
+    let (user, record) = users::require(&api.store, &user).await?;
+    let mut limit = match &asked.limit {
+        Some(limit) => Some(users::resolve(&api, limit).await?),
+        None => None,
+    };
+    let now = api.now();
+    let mut expires_at = now.after(age);
+    // A token of one's own lasts no longer and does no more than the one that makes it.
+    if let Some(maker) = caller.token().filter(|_| !caller.may(Right::ManagePeople)) {
+        limit = limit.or_else(|| maker.limit.clone());
+        if !is_within(limit.as_ref(), maker.limit.as_ref()) {
+            let detail = "a token makes none that may do more than itself";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "token_limited", detail)
+                .hint("ask for less, or ask an owner"));
+        }
+        expires_at = expires_at.min(maker.expires_at);
+    }
+    let known = all(&api).await?;
+    check_name(&known, &user, &record, &name, now)?;
+    let text = draw()?;
+    let (v, user_created_at) = (RECORD_VERSION, record.created_at);
+    let (created_at, revoked_at, unknown) = (now, None, Unknown::new());
+    let token = Token {
+        v,
+        name,
+        user,
+        user_created_at,
+        created_at,
+        expires_at,
+        limit,
+        revoked_at,
+        unknown,
+    };
+    let hash = hash_of(&text);
+    records::write(&*api.store, TypedKey::Token(hash), &token).await?;
+    forget_old(&api, &known).await?;
+    let row = row(&api, hash, &token).await?;
+    Ok((StatusCode::CREATED, Json(TokenCreated { token: text.as_str().into(), row })))
+}
+
+fn check_name(
+    known: &[(ContentHash, Token)],
+    user: &UserName,
+    record: &User,
+    name: &TokenName,
+    now: model::Timestamp,
+) -> Result<(), Problem> {
+    let is_valid = |token: &&Token| {
+        token.user == *user && TokenState::of(Some(token), Some(record), now) == TokenState::Valid
+    };
+    let valid: Vec<&Token> = known.iter().map(|(_, token)| token).filter(is_valid).collect();
+    if valid.iter().any(|token| token.name == *name) {
+        let detail = format!("{user} has a token '{name}' already");
+        return Err(Problem::conflict("token_exists", detail)
+            .hint(format!("choose another name, or `cortex tokens revoke {user} {name}` first")));
+    }
+    if valid.len() >= TOKENS_MAX {
+        let detail = format!("{user} has {TOKENS_MAX} tokens, which is the most");
+        return Err(Problem::conflict("too_many_tokens", detail)
+            .hint("revoke some: `cortex tokens` says when each was used last"));
+    }
+    Ok(())
+}
+
+/// Makes the text of a token by chance.
+fn draw() -> Result<TokenText, Problem> {
+    loop {
+        let random = os::secret_file::random_hex(TOKEN_RANDOM_BYTES)
+            .map_err(|error| Problem::internal(format!("no randomness is to be had: {error}")))?;
+        let text = from_hex(&random).and_then(|bytes| TokenText::from_random(&bytes));
+        if let Some(text) = text {
+            return Ok(text);
+        }
+    }
+}
+
+/// Removes tokens that have not been good for long, and what was noted of their use.
+async fn forget_old(api: &Api, known: &[(ContentHash, Token)]) -> Result<(), Problem> {
+    let ended = |token: &Token| token.revoked_at.unwrap_or(token.expires_at).min(token.expires_at);
+    for (hash, _) in known.iter().filter(|(_, token)| api.now().since(ended(token)) > TOKEN_KEPT) {
+        for key in api.store.keys(&token_uses_prefix(hash)).await? {
+            api.store.delete(key).await?;
+        }
+        api.store.delete(TypedKey::Token(*hash).key()).await?;
+    }
+    Ok(())
+}
+
+pub async fn revoke(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path((user, name)): Path<(String, String)>,
+) -> Result<Json<TokenRow>, Problem> {
+    let (asked, name): (UserName, TokenName) = (user.parse()?, name.parse()?);
+    if !is_of(&caller, &asked) {
+        return Err(no_user(&user));
+    }
+    let _changing = api.changes.lock().await;
+    let is_meant =
+        |token: &Token| token.user == asked && token.name == name && token.revoked_at.is_none();
+    let mut revoked = None;
+    for (hash, mut token) in all(&api).await? {
+        if is_meant(&token) {
+            token.revoked_at = Some(api.now());
+            records::write(&*api.store, TypedKey::Token(hash), &token).await?;
+            revoked = Some(row(&api, hash, &token).await?);
+        }
+    }
+    revoked.map(Json).ok_or_else(|| {
+        let detail = format!("{asked} has no token '{name}' that is good");
+        Problem::missing("no_token", detail).hint("`cortex tokens` lists all")
+    })
+}

@@ -1,0 +1,160 @@
+//! `cortex users`, `users add|remove|grant|revoke`: the people of the platform and their roles.
+
+use clap::{Args, Subcommand};
+
+use super::{Json, Session, output};
+use api_types::people::{AddUser, GrantAsked, GrantRow, UserRow};
+use client::encode;
+
+#[derive(Debug, Args)]
+pub struct Users {
+    #[command(flatten)]
+    json: Json,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+/// What a role is on: the platform, unless a team or an application is named.
+#[derive(Clone, Debug, Args)]
+pub struct On {
+    /// The team in which the role is held [default: the platform]
+    #[arg(long, value_name = "TEAM", conflicts_with = "app")]
+    team: Option<String>,
+    /// The application on which the role is held [default: the platform]
+    #[arg(short = 'a', long = "app", value_name = "NAME")]
+    app: Option<String>,
+}
+
+impl On {
+    pub fn grant(self, role: String) -> GrantAsked {
+        GrantAsked { role, team: self.team, application: self.app }
+    }
+
+    /// Returns what is asked for if a role is named; a place without a role is refused.
+    pub fn with(self, role: Option<String>) -> anyhow::Result<Option<GrantAsked>> {
+        let placed = self.team.is_some() || self.app.is_some();
+        anyhow::ensure!(role.is_some() || !placed, "say which role there: --role ROLE");
+        Ok(role.map(|role| self.grant(role)))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all users with their roles
+    List {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Add a person
+    Add {
+        name: String,
+        /// viewer, developer, operator or owner; without one they may do nothing yet
+        #[arg(long)]
+        role: Option<String>,
+        #[command(flatten)]
+        on: On,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Remove a person; their tokens end at once
+    Remove { name: String },
+    /// Give a role, in place of the one held there
+    Grant {
+        name: String,
+        /// viewer, developer, operator or owner
+        role: String,
+        #[command(flatten)]
+        on: On,
+    },
+    /// Take the role away that is held there
+    Revoke {
+        name: String,
+        #[command(flatten)]
+        on: On,
+    },
+}
+
+impl Users {
+    pub async fn run(self, session: &Session) -> anyhow::Result<()> {
+        match self.action {
+            None => list(session, self.json).await,
+            Some(Action::List { json }) => {
+                list(session, Json { json: json.json || self.json.json }).await
+            }
+            Some(Action::Add { name, role, on, json }) => {
+                let asked = AddUser { grant: on.with(role)?, name };
+                output::begin(&format!("Adding {}", asked.name));
+                let row: UserRow = output::finish(session.client.post("/v1/users", &asked).await)?;
+                output::say(&format!("done, {}", roles(&row)));
+                if json.json {
+                    return output::json(&row);
+                }
+                let name = &row.name;
+                output::say(&format!(
+                    "They come with a token: `cortex tokens create NAME --user {name}`"
+                ));
+                Ok(())
+            }
+            Some(Action::Remove { name }) => {
+                output::begin(&format!("Removing {name}"));
+                let path = format!("/v1/users/{}", encode(&name));
+                let row: UserRow = output::finish(session.client.delete(&path).await)?;
+                let ended = output::count(row.tokens as u64, "token");
+                output::say(&format!("done, {ended} ended"));
+                Ok(())
+            }
+            Some(Action::Grant { name, role, on }) => {
+                change(session, &name, "grant", &on.grant(role)).await
+            }
+            Some(Action::Revoke { name, on }) => {
+                change(session, &name, "revoke", &on.grant(String::new())).await
+            }
+        }
+    }
+}
+
+async fn change(
+    session: &Session,
+    name: &str,
+    what: &str,
+    grant: &GrantAsked,
+) -> anyhow::Result<()> {
+    output::begin(&format!("Changing the roles of {name}"));
+    let path = format!("/v1/users/{}/{what}", encode(name));
+    let row: UserRow = output::finish(session.client.post(&path, grant).await)?;
+    output::say(&format!("done, {}", roles(&row)));
+    Ok(())
+}
+
+async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
+    let rows: Vec<UserRow> = session.client.get("/v1/users").await?;
+    if json.json {
+        return output::json(&rows);
+    }
+    if rows.is_empty() {
+        output::say(
+            "There are no users: the owner of the machine does everything. `cortex users add NAME` \
+             adds one.",
+        );
+        return Ok(());
+    }
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let (name, since) = (row.name.clone(), output::since(&row.created_at));
+            vec![name, roles(row), row.tokens.to_string(), since, row.created_by.clone()]
+        })
+        .collect();
+    output::table(&["USER", "ROLES", "TOKENS", "SINCE", "BY"], &cells)
+}
+
+fn roles(row: &UserRow) -> String {
+    let roles: Vec<String> = row.grants.iter().map(role).collect();
+    if roles.is_empty() { "no role yet".into() } else { roles.join(", ") }
+}
+
+/// Returns a role with its place, and whether that is there no more.
+pub fn role(grant: &GrantRow) -> String {
+    let gone = if grant.gone { " (gone)" } else { "" };
+    format!("{} on {}{gone}", grant.role, grant.on)
+}
