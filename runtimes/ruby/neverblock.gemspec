@@ -11,7 +11,7 @@ Gem::Specification.new do |spec|
   spec.authors = ["The Cortex authors"]
   spec.license = "Apache-2.0"
   spec.required_ruby_version = ">= 3.1"
-  spec.files = Dir["lib/**/*.rb", "exe/*", "README.md"]
+  spec.files = Dir["lib/**/*.rb", "exe/*", "README.md", base: __dir__]
   spec.bindir = "exe"
   spec.executables = ["neverblock"]
   # Puma's parser of HTTP, not its server. 5.6.5 stands for Debian 12's, which has later repairs.
