@@ -305,7 +305,7 @@ class SchedulerTest < Case
     text = Random.bytes(300_000)
     got = NewerBuffer.new("-".b * text.size)
     lengths = {}
-    in_fibers(NewerScheduler.new) do
+    in_fibers(NewerScheduler) do
       reader, writer = IO.pipe
       reader.nonblock = true
       assert_equal(-Errno::EAGAIN::Errno, scheduler.io_read(reader, got, 0))
