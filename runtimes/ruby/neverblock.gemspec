@@ -6,8 +6,8 @@ Gem::Specification.new do |spec|
   spec.name = "neverblock"
   spec.version = NeverBlock::VERSION
   spec.summary = "A Rack server that serves each request in a fiber, so that none waits for another"
-  spec.description = "A Rack server and a fiber scheduler over nio4r; and reactor, an event loop in " \
-                     "pure Ruby."
+  spec.description = "A Rack server and a fiber scheduler over nio4r; and reactor, an event loop " \
+                     "in pure Ruby."
   spec.authors = ["The Cortex authors"]
   spec.license = "Apache-2.0"
   spec.required_ruby_version = ">= 3.1"

@@ -72,5 +72,7 @@ schedulers = { "nio4r" => NeverBlock::Scheduler, "io-event" => LeastOverIOEvent 
 puts Figures.about("nio4r #{NIO::VERSION}, io-event #{IO::Event::VERSION}")
 puts "a fiber that waits: #{memory_of_idle_fibers.round(1)} kB"
 times = Figures.interleaved(rounds, schedulers.keys) { |name| play(schedulers[name]) }
-times.each { |name, all| puts "#{name}: #{Figures.median(all).round(1)} us for a ping and its pong" }
+times.each do |name, all|
+  puts "#{name}: #{Figures.median(all).round(1)} us for a ping and its pong"
+end
 puts "neverblock's over the other: #{Figures.ratio(times["nio4r"], times["io-event"]).round(2)}"

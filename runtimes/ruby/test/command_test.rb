@@ -110,10 +110,7 @@ class CommandTest < Case
 
   # As the README says it to who may not write where Debian keeps gems.
   def test_a_bundle_finds_it_by_its_path
-    files = { "config.ru" => PID, "Gemfile" => <<~RUBY }
-      source "https://rubygems.org"
-      gem "neverblock", path: "#{ROOT}"
-    RUBY
+    files = { "config.ru" => PID, "Gemfile" => "gem 'neverblock', path: '#{ROOT}'\n" }
     Dir.mktmpdir do |gems|
       program = "bundle install --local --quiet && exec bundle exec neverblock"
       started({ "GEM_HOME" => gems }, "sh", "-c", program, files: files) do
