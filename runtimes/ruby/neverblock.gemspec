@@ -6,12 +6,12 @@ Gem::Specification.new do |spec|
   spec.name = "neverblock"
   spec.version = NeverBlock::VERSION
   spec.summary = "A Rack server that serves each request in a fiber, so that none waits for another"
-  spec.description = "A Rack server and a fiber scheduler over nio4r; and reactor, an event loop in " \
-                     "pure Ruby."
+  spec.description = "A Rack server and a fiber scheduler over nio4r; and reactor, an event loop " \
+                     "in pure Ruby."
   spec.authors = ["The Cortex authors"]
   spec.license = "Apache-2.0"
   spec.required_ruby_version = ">= 3.1"
-  spec.files = Dir["lib/**/*.rb", "exe/*", "README.md"]
+  spec.files = Dir["lib/**/*.rb", "exe/*", "README.md", base: __dir__]
   spec.bindir = "exe"
   spec.executables = ["neverblock"]
   # Puma's parser of HTTP, not its server. 5.6.5 stands for Debian 12's, which has later repairs.

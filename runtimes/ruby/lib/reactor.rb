@@ -17,12 +17,10 @@ module Reactor
       modes.each { |mode| reactor.attach(mode, self) }
     end
 
-    def detach
-      %i[read write].each { |mode| reactor.detach(mode, self) }
-    end
+    def detach = Base::NOTIFICATIONS.each_key { |mode| reactor.detach(mode, self) }
   end
 
-  # One loop with what is attached to it.
+  # One loop with what is attached to it. Any thread may attach, detach, set timers and stop it.
   class Base
     NOTIFICATIONS = { read: :notify_readable, write: :notify_writable }.freeze
 
@@ -38,29 +36,23 @@ module Reactor
     # is ready. What was attached for this mode before is replaced.
     def attach(mode, io, &block)
       notification = NOTIFICATIONS.fetch(mode) { raise ArgumentError, "no mode #{mode.inspect}" }
-      unless block || io.respond_to?(notification)
-        raise ArgumentError, "give a block, or define #{notification}"
-      end
+      raise ArgumentError, "give a block, or define #{notification}" unless
+        block || io.respond_to?(notification)
+
       @lock.synchronize { @attached[mode][io] = block || notification.to_proc }
       wake
       io
     end
 
-    def detach(mode, io)
-      @lock.synchronize { @attached.fetch(mode).delete(io) }
-    end
+    def detach(mode, io) = @lock.synchronize { @attached.fetch(mode).delete(io) }
 
-    def attached?(mode, io)
-      @lock.synchronize { @attached.fetch(mode).key?(io) }
-    end
+    def attached?(mode, io) = @lock.synchronize { @attached.fetch(mode).key?(io) }
 
-    def after(seconds, &block) = add_timer(Timer.new(now + seconds, nil, block))
+    def after(seconds, &block) = add(Timer.new(now + seconds, nil, block))
 
-    def every(seconds, &block) = add_timer(Timer.new(now + seconds, seconds, block))
+    def every(seconds, &block) = add(Timer.new(now + seconds, seconds, block))
 
-    def cancel(timer)
-      @lock.synchronize { @timers.delete_if { |other| other.equal?(timer) } }
-    end
+    def cancel(timer) = @lock.synchronize { @timers.delete_if { |other| other.equal?(timer) } }
 
     # Serves until `stop`. A handler's exception leaves `run`, which may be called again.
     def run
@@ -73,10 +65,10 @@ module Reactor
     def run_once
       deadline = @lock.synchronize { @timers.first&.at }
       notify(*ready(deadline && [deadline - now, 0].max))
-      ring
+      ring(now)
     end
 
-    # Ends `run` after the handlers that are due; any thread may call it.
+    # Ends `run` after the handlers that are due.
     def stop
       @running = false
       wake
@@ -87,35 +79,32 @@ module Reactor
     private
 
     def ready(timeout)
-      readers, writers = @lock.synchronize { @attached.values_at(:read, :write).map(&:keys) }
+      readers, writers = @lock.synchronize { @attached.each_value.map(&:keys) }
       IO.select([@wakeup, *readers], writers, nil, timeout) || [[], []]
-    rescue IOError, Errno::EBADF
-      # Something was closed without being detached.
+    rescue IOError, Errno::EBADF # Something was closed without being detached.
       @lock.synchronize { @attached.each_value { |ios| ios.delete_if { |io, _| closed?(io) } } }
       [[], []]
     end
 
     def closed?(io) = io.to_io.closed?
 
+    # A handler may detach or close what another one is about to be told of.
     def notify(readable, writable, *)
       @wakeup.read_nonblock(1024, exception: false) if readable.delete(@wakeup)
       { read: readable, write: writable }.each do |mode, ios|
-        # A handler before this one may have detached or closed it.
         ios.each { |io| @lock.synchronize { @attached[mode][io] unless closed?(io) }&.call(io) }
       end
     end
 
-    def ring
-      while (timer = @lock.synchronize { @timers.shift if @timers.first&.at&.<=(now) })
-        add_timer(Timer.new(now + timer.every, timer.every, timer.block), timer) if timer.every
+    def ring(time)
+      while (timer = @lock.synchronize { @timers.shift if @timers.first&.at&.<=(time) })
+        add(timer.tap { timer.at = now + timer.every }) if timer.every
         timer.block.call
       end
     end
 
-    # A repeated timer stays the object that its owner may cancel.
-    def add_timer(new, timer = new)
-      timer.at = new.at
-      @lock.synchronize { @timers.insert(@timers.bsearch_index { |t| t.at > new.at } || -1, timer) }
+    def add(timer)
+      @lock.synchronize { @timers.insert(@timers.bsearch_index { _1.at > timer.at } || -1, timer) }
       wake
       timer
     end

@@ -77,7 +77,7 @@ class CommandTest < Case
   end
 
   def test_misuse_is_said
-    library = { "RUBYLIB" => "#{ROOT}/lib" }
+    library = { "RUBYLIB" => LIBRARIES }
     { ["nosuch.ru"] => "there is no nosuch.ru", ["-x"] => "invalid option: -x",
       ["-b", "a:b:c", __FILE__] => "no address", %w[a b] => "one file",
       ["-w", "0"] => "worker" }.each do |options, words|
@@ -105,6 +105,19 @@ class CommandTest < Case
     started("rackup", "-s", "neverblock", "-o", "127.0.0.1", "-p", port.to_s, port: port) do
       assert_equal [200, @pid.to_s], eventually("serving") { answer }.values_at(0, 2)
       assert stop(:INT).success?
+    end
+  end
+
+  # As the README says it to who may not write where Debian keeps gems.
+  def test_a_bundle_finds_it_by_its_path
+    files = { "config.ru" => PID, "Gemfile" => "gem 'neverblock', path: '#{ROOT}'\n" }
+    Dir.mktmpdir do |gems|
+      program = "bundle install --local --quiet && exec bundle exec neverblock"
+      started({ "GEM_HOME" => gems }, "sh", "-c", program, files: files) do
+        assert_equal [200, @pid.to_s], eventually("serving") { answer }.values_at(0, 2)
+        assert_equal ["#{gems}/bin/neverblock"], Dir["#{gems}/bin/*"]
+        assert stop(:TERM).success?
+      end
     end
   end
 

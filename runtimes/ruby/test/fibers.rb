@@ -5,11 +5,11 @@ require "neverblock"
 
 module Fibers
   # Runs the block in a fiber of a new loop, and returns what it returns, or raises what it raises.
-  def in_fibers
+  def in_fibers(kind = NeverBlock::Scheduler)
     outcome = nil
     thread = Thread.new do
       Thread.current.report_on_exception = false
-      Fiber.set_scheduler(NeverBlock::Scheduler.new)
+      Fiber.set_scheduler(kind.new)
       Fiber.schedule do
         outcome = [:returned, yield]
       rescue Exception => error

@@ -6,6 +6,8 @@ require "tmpdir"
 # Servers in processes of their own.
 module Processes
   ROOT = File.expand_path("..", __dir__)
+  # Ours, and those that the caller of the tests has in place of the installed ones.
+  LIBRARIES = ["#{ROOT}/lib", *ENV["RUBYLIB"]].join(":")
   PID = <<~'RUBY'
     run(lambda do |env|
       seconds = env["QUERY_STRING"].to_f
@@ -15,7 +17,8 @@ module Processes
     end)
   RUBY
 
-  # Starts a command in a directory with these files, and stops it in the end.
+  # Starts a command in a directory with these files, and stops it in the end. Variables may stand
+  # before it.
   def started(*command, files: { "config.ru" => PID }, port: free_port)
     Dir.mktmpdir do |directory|
       files.each do |name, text|
@@ -25,7 +28,8 @@ module Processes
       end
       @port = port
       log = File.join(directory, "log")
-      variables = { "RUBYLIB" => "#{ROOT}/lib", "RACK_ENV" => "production", "PORT" => port.to_s }
+      variables = { "RUBYLIB" => LIBRARIES, "RACK_ENV" => "production", "PORT" => port.to_s }
+      variables.merge!(command.shift) if command.first.is_a?(Hash)
       @pid = spawn(variables, *command, chdir: directory, %i[out err] => log)
       yield log
     ensure

@@ -123,6 +123,14 @@ class ReactorTest < Case
     assert_equal 3, beats
   end
 
+  def test_a_timer_that_is_always_due_leaves_time_for_the_others
+    reactor = Reactor::Base.new
+    reader, writer = IO.pipe
+    reactor.every(0) { writer.write_nonblock("x", exception: false) }
+    reactor.attach(:read, reader) { reactor.stop }
+    Timeout.timeout(DEADLINE_S) { reactor.run }
+  end
+
   def test_several_reactors_run_at_once
     got = Queue.new
     reactors = Array.new(3) { Reactor::Base.new }

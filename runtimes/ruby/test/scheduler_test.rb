@@ -270,6 +270,56 @@ class SchedulerTest < Case
     assert_raises(KeyError) { in_fibers { offload.call { {}.fetch(:x) } } }
   end
 
+  def test_the_hook_of_newer_versions_for_several_ios
+    in_fibers do
+      (one, writer), two = IO.pipe, IO.pipe.first
+      Fiber.schedule { sleep(0.02) && writer.write("x") }
+      assert_nil scheduler.io_select([one, two], nil, nil, 0.005)
+      assert_equal [[one], [], []], scheduler.io_select([one, two], nil, nil, 5)
+    end
+  end
+
+  # A buffer as Ruby 3.2 and newer hand it over.
+  NewerBuffer = Struct.new(:text) do
+    def size = text.bytesize
+
+    def read(io, _once, at)
+      got = io.read_nonblock(size - at, exception: false)
+      return -Errno::EAGAIN::Errno if got == :wait_readable
+
+      text[at, got.bytesize] = got if got
+      got.to_s.bytesize
+    end
+
+    def write(io, _once, at)
+      written = io.write_nonblock(text.byteslice(at..), exception: false)
+      written == :wait_writable ? -Errno::EAGAIN::Errno : written
+    end
+  end
+
+  class NewerScheduler < NeverBlock::Scheduler
+    include Hooks::WholeBuffers
+  end
+
+  def test_reading_and_writing_as_newer_versions_ask_for_it
+    text = Random.bytes(300_000)
+    got = NewerBuffer.new("-".b * text.size)
+    lengths = {}
+    in_fibers(NewerScheduler) do
+      reader, writer = IO.pipe
+      reader.nonblock = true
+      assert_equal(-Errno::EAGAIN::Errno, scheduler.io_read(reader, got, 0))
+      Fiber.schedule do
+        lengths[:written] = scheduler.io_write(writer, NewerBuffer.new(text), text.size)
+        writer.close
+      end
+      lengths[:read] = scheduler.io_read(reader, got, text.size)
+      assert_equal 0, scheduler.io_read(reader, got, 1)
+    end
+    assert_equal({ written: text.size, read: text.size }, lengths)
+    assert_equal text, got.text
+  end
+
   def test_work_of_the_interpreter_runs_in_a_thread
     in_fibers do
       thread = nil

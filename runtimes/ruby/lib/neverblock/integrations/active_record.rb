@@ -3,10 +3,11 @@
 require "active_record"
 require "active_record/connection_adapters/abstract_adapter"
 
-unless defined?(ActiveSupport::IsolatedExecutionState)
+# From 7.1 on the pool asks ActiveSupport, which was told.
+if ActiveRecord.version < Gem::Version.new("7.1")
   module NeverBlock
     module Integrations
-      # The connections of ActiveRecord 6.1, keyed by fiber through the pool's own hooks.
+      # The connections of ActiveRecord 6.1 and 7.0, keyed by fiber through the pool's own hooks.
       module PoolInFibers
         private
 
@@ -37,6 +38,15 @@ unless defined?(ActiveSupport::IsolatedExecutionState)
         end
       end
 
+      ActiveRecord::ConnectionAdapters::ConnectionPool.prepend(PoolInFibers)
+      ActiveRecord::ConnectionAdapters::AbstractAdapter.prepend(OwnedByFiber)
+    end
+  end
+end
+
+unless defined?(ActiveSupport::IsolatedExecutionState)
+  module NeverBlock
+    module Integrations
       # `connected_to` switches the role or shard of one fiber.
       module RolesInFibers
         STACK = :neverblock_connected_to_stack
@@ -51,8 +61,6 @@ unless defined?(ActiveSupport::IsolatedExecutionState)
         end
       end
 
-      ActiveRecord::ConnectionAdapters::ConnectionPool.prepend(PoolInFibers)
-      ActiveRecord::ConnectionAdapters::AbstractAdapter.prepend(OwnedByFiber)
       ActiveRecord::Base.singleton_class.prepend(RolesInFibers)
     end
   end

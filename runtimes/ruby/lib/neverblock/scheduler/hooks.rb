@@ -9,6 +9,28 @@ module NeverBlock
     # What Ruby calls instead of blocking. Which hooks there are, and their arguments, depends on
     # Ruby's version: those that came later stand at the end.
     module Hooks
+      # One call of the system for what is left of the buffer, which Ruby 3.1 can only slice.
+      module SlicedBuffers
+        private
+
+        def read_once(io, buffer, at) = rest(buffer, at).then { |left| left.read(io, left.size) }
+
+        def write_once(io, buffer, at) = rest(buffer, at).then { |left| left.write(io, left.size) }
+
+        def rest(buffer, at) = at.zero? ? buffer : buffer.slice(at, buffer.size - at)
+      end
+
+      # The same from Ruby 3.2 on, where a length means "until there is that much", and 0 "once".
+      module WholeBuffers
+        private
+
+        def read_once(io, buffer, at) = buffer.read(io, 0, at)
+
+        def write_once(io, buffer, at) = buffer.write(io, 0, at)
+      end
+
+      include RUBY_VERSION < "3.2" ? SlicedBuffers : WholeBuffers
+
       # Standard streams are shared with other processes, which nonblocking mode would surprise.
       SHARED_FILENO_MAX = 2
       AGAIN = -Errno::EAGAIN::Errno
@@ -217,20 +239,6 @@ module NeverBlock
             return total
           end
         end
-      end
-
-      # One call of the system for what is left of the buffer. From Ruby 3.2 a length means "until
-      # there is that much", and 0 "once".
-      if RUBY_VERSION < "3.2"
-        def read_once(io, buffer, at) = rest(buffer, at).then { |left| left.read(io, left.size) }
-
-        def write_once(io, buffer, at) = rest(buffer, at).then { |left| left.write(io, left.size) }
-
-        def rest(buffer, at) = at.zero? ? buffer : buffer.slice(at, buffer.size - at)
-      else
-        def read_once(io, buffer, at) = buffer.read(io, 0, at)
-
-        def write_once(io, buffer, at) = buffer.write(io, 0, at)
       end
 
       def unblock_io(io)
