@@ -105,15 +105,7 @@ impl TokenText {
 
 /// Returns the CRC-32 of the bytes (ISO 3309) in digits of base 62.
 fn checksum(bytes: &[u8]) -> String {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            let low = crc & 1;
-            crc = (crc >> 1) ^ (0xedb8_8320 * low);
-        }
-    }
-    let mut rest = !crc as usize;
+    let mut rest = crc32fast::hash(bytes) as usize;
     let mut digits = [b'0'; CHECKSUM_LENGTH];
     for digit in digits.iter_mut().rev() {
         *digit = DIGITS[rest % DIGITS.len()];

@@ -26,6 +26,9 @@ const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 const AUDIT_KEYS_MAX: usize = 20_000;
 /// The most keys that one change removes, so that no request waits for a long sweep.
 const PRUNED_AT_ONCE: usize = 64;
+/// The number of changes between two looks for what is to be removed, which take all keys of the
+/// audit: as many as write what one of them removes.
+const PRUNED_EVERY: u32 = PRUNED_AT_ONCE as u32 / 2;
 /// Entries in one answer unless another number is asked for.
 const ROWS_DEFAULT: usize = 100;
 /// Bytes of a path in an entry; the rest says nothing of the kind of request.
@@ -66,7 +69,8 @@ pub async fn begin(
     application: Option<ApplicationName>,
 ) -> Result<Underway, Problem> {
     let now = door.clock.now();
-    let id = AuditId::new(now, door.entries.fetch_add(1, Ordering::Relaxed));
+    let number = door.entries.fetch_add(1, Ordering::Relaxed);
+    let id = AuditId::new(now, number);
     let Asked { from, method, mut path } = asked;
     path.truncate(path.floor_char_boundary(PATH_BYTES_MAX));
     let written = async {
@@ -83,7 +87,7 @@ pub async fn begin(
             unknown: Unknown::new(),
         };
         records::write(&*door.store, TypedKey::Audit(door.node.clone(), id), &entry).await?;
-        prune(door, now).await
+        if number.is_multiple_of(PRUNED_EVERY) { prune(door, now).await } else { Ok(()) }
     };
     let id = match (written.await, caller.token()) {
         (Ok(()), _) => Some(id),

@@ -9,7 +9,7 @@ use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::record;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
-    Outcome, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
+    Outcome, Prefix, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::Api;
 use super::problem::Problem;
 use api_types::ApplicationRow;
-use store::{Store, readable};
+use store::{Entry, Store, readable};
 
 pub type ConfigVariables = BTreeMap<String, String>;
 
@@ -69,6 +69,20 @@ pub async fn read<T: DeserializeOwned>(
                 .hint(format!("look at it with `cortex store get '{key}'`"))
         }),
     }
+}
+
+/// Returns all records below a prefix that can be read, under what `named` makes of their keys.
+pub async fn all<K, T: DeserializeOwned>(
+    store: &dyn Store,
+    prefix: &Prefix,
+    named: impl Fn(TypedKey) -> Option<K>,
+) -> Result<Vec<(K, T)>, Problem> {
+    let entries = store.prefix(prefix).await?;
+    let record = |entry: &Entry| {
+        let name = TypedKey::parse(&entry.key).and_then(&named)?;
+        Some((name, readable(&entry.key, Some(&entry.value))?))
+    };
+    Ok(entries.iter().filter_map(record).collect())
 }
 
 pub async fn write<T: Serialize>(

@@ -10,7 +10,7 @@ use model::key::teams_prefix;
 use model::people::{Scope, Team};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, TeamName, Timestamp, TypedKey};
-use store::{SharedStore, readable};
+use store::SharedStore;
 
 use super::door::Caller;
 use super::problem::Problem;
@@ -23,15 +23,8 @@ const TEAMS_MAX: usize = 200;
 const TEAM_APPLICATIONS_MAX: usize = 1000;
 
 pub async fn all(store: &SharedStore) -> Result<BTreeMap<TeamName, Team>, Problem> {
-    let mut teams = BTreeMap::new();
-    for entry in store.prefix(&teams_prefix()).await? {
-        if let Some(TypedKey::Team(name)) = TypedKey::parse(&entry.key)
-            && let Some(team) = readable(&entry.key, Some(&entry.value))
-        {
-            teams.insert(name, team);
-        }
-    }
-    Ok(teams)
+    let named = |key| if let TypedKey::Team(name) = key { Some(name) } else { None };
+    Ok(records::all(&**store, &teams_prefix(), named).await?.into_iter().collect())
 }
 
 /// Returns the teams that have the application of this name that was made at this time.

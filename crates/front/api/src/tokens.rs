@@ -29,14 +29,8 @@ const TOKENS_MAX: usize = 50;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 async fn all(api: &Api) -> Result<Vec<(ContentHash, Token)>, Problem> {
-    let mut tokens = Vec::new();
-    for entry in api.store.prefix(&tokens_prefix()).await? {
-        if let Some(TypedKey::Token(hash)) = TypedKey::parse(&entry.key) {
-            let token = readable(&entry.key, Some(&entry.value));
-            tokens.extend(token.map(|token| (hash, token)));
-        }
-    }
-    Ok(tokens)
+    let named = |key| if let TypedKey::Token(hash) = key { Some(hash) } else { None };
+    records::all(&*api.store, &tokens_prefix(), named).await
 }
 
 /// Returns the number of a user's tokens that are good.
@@ -89,12 +83,6 @@ pub async fn list(
     Ok(Json(rows))
 }
 
-fn no_user(name: &str) -> Problem {
-    let shown: String = name.escape_debug().take(80).collect();
-    Problem::missing("no_user", format!("there is no user '{shown}'"))
-        .hint("`cortex users` lists all; `cortex users add NAME` makes one")
-}
-
 pub async fn create(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -115,10 +103,11 @@ pub async fn create(
         return Err(Problem::invalid("invalid_expiry", detail));
     }
     let _changing = api.changes.lock().await;
-    if user.parse().is_ok_and(|user| !is_of(&caller, &user)) {
-        return Err(no_user(&user));
+    let user: UserName = user.parse()?;
+    if !is_of(&caller, &user) {
+        return Err(users::no_user(&user));
     }
-    let (user, record) = users::require(&api.store, &user).await?;
+    let (user, record) = users::require(&api.store, user.as_str()).await?;
     let mut limit = match &asked.limit {
         Some(limit) => Some(users::resolve(&api, limit).await?),
         None => None,
@@ -213,7 +202,7 @@ pub async fn revoke(
 ) -> Result<Json<TokenRow>, Problem> {
     let (asked, name): (UserName, TokenName) = (user.parse()?, name.parse()?);
     if !is_of(&caller, &asked) {
-        return Err(no_user(&user));
+        return Err(users::no_user(&asked));
     }
     let _changing = api.changes.lock().await;
     let is_meant =

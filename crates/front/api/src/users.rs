@@ -11,7 +11,7 @@ use model::key::users_prefix;
 use model::people::{Grant, PersonRole, Scope, User};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, TeamName, TypedKey, UserName};
-use store::{SharedStore, readable};
+use store::SharedStore;
 
 use super::door::Caller;
 use super::problem::Problem;
@@ -24,24 +24,22 @@ const USERS_MAX: usize = 1000;
 const GRANTS_MAX: usize = 256;
 
 pub async fn all(store: &SharedStore) -> Result<BTreeMap<UserName, User>, Problem> {
-    let mut users = BTreeMap::new();
-    for entry in store.prefix(&users_prefix()).await? {
-        if let Some(TypedKey::User(name)) = TypedKey::parse(&entry.key)
-            && let Some(user) = readable(&entry.key, Some(&entry.value))
-        {
-            users.insert(name, user);
-        }
-    }
-    Ok(users)
+    let named = |key| if let TypedKey::User(name) = key { Some(name) } else { None };
+    Ok(records::all(&**store, &users_prefix(), named).await?.into_iter().collect())
 }
 
 pub async fn require(store: &SharedStore, name: &str) -> Result<(UserName, User), Problem> {
     let name: UserName = name.parse()?;
     match records::read(&**store, TypedKey::User(name.clone())).await? {
         Some(user) => Ok((name, user)),
-        None => Err(Problem::missing("no_user", format!("there is no user '{name}'"))
-            .hint("`cortex users` lists all; `cortex users add NAME` makes one")),
+        None => Err(no_user(&name)),
     }
+}
+
+/// Returns the answer for a user who is not there, or not for the caller.
+pub fn no_user(name: &UserName) -> Problem {
+    Problem::missing("no_user", format!("there is no user '{name}'"))
+        .hint("`cortex users` lists all; `cortex users add NAME` makes one")
 }
 
 /// Finds what a grant is to be on, which has to be there.

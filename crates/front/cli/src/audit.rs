@@ -25,15 +25,9 @@ impl Audit {
             path.push_str(&format!("&app={}", encode(app)));
         }
         let rows: Vec<AuditRow> = session.client.get(&path).await?;
-        if self.json.json {
-            return output::json(&rows);
-        }
-        if rows.is_empty() {
-            output::say("Nothing was changed that is still on record.");
-            return Ok(());
-        }
-        let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
-        output::table(&["WHEN", "WHO", "WHAT", "OUTCOME", "NODE", "FROM"], &cells)
+        let none = "Nothing was changed that is still on record.";
+        let head = ["WHEN", "WHO", "WHAT", "OUTCOME", "NODE", "FROM"];
+        output::list(self.json, &rows, none, &head, cells)
     }
 }
 

@@ -54,7 +54,7 @@ impl Domains {
         let (app, verb, change) = match self.action {
             None => return list(session, &outer, self.json).await,
             Some(Action::List { app, json }) => {
-                let json = Json { json: json.json || self.json.json };
+                let json = json.or(self.json);
                 return list(session, &app.or(outer), json).await;
             }
             Some(Action::Add { domains: add, app }) => {

@@ -202,6 +202,13 @@ struct Json {
     json: bool,
 }
 
+impl Json {
+    /// Returns whether either asks for it: `--json` may stand before or after a subcommand.
+    fn or(self, outer: Json) -> Json {
+        Json { json: self.json || outer.json }
+    }
+}
+
 /// The context that every command gets.
 struct Session {
     layout: DataDirectory,

@@ -11,6 +11,8 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::Json;
+
 /// Instances whose colours are kept apart.
 const SOURCES_MAX: usize = 1000;
 const ESCAPE: char = '\u{1b}';
@@ -142,6 +144,25 @@ fn shows(is_terminal: bool) -> bool {
         Colours::Always => true,
         Colours::Never => false,
     }
+}
+
+/// Prints what was asked for as JSON, or as a table with a line for each; says `none` if there is
+/// nothing.
+pub fn list<T: Serialize>(
+    json: Json,
+    rows: &[T],
+    none: &str,
+    head: &[&str],
+    cells: impl Fn(&T) -> Vec<String>,
+) -> anyhow::Result<()> {
+    if json.json {
+        return self::json(&rows);
+    }
+    if rows.is_empty() {
+        say(none);
+        return Ok(());
+    }
+    table(head, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 /// Prints a table whose columns are as wide as their widest cell; the last one is not padded.

@@ -45,7 +45,7 @@ impl Teams {
         let (what, asked): (String, anyhow::Result<TeamRow>) = match self.action {
             None => return list(session, self.json).await,
             Some(Action::List { json }) => {
-                return list(session, Json { json: json.json || self.json.json }).await;
+                return list(session, json.or(self.json)).await;
             }
             Some(Action::Add { name }) => {
                 let asked = AddTeam { name };
@@ -76,18 +76,10 @@ impl Teams {
 
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     let rows: Vec<TeamRow> = session.client.get("/v1/teams").await?;
-    if json.json {
-        return output::json(&rows);
-    }
-    if rows.is_empty() {
-        output::say("There are no teams. `cortex teams add NAME` adds one.");
-        return Ok(());
-    }
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| vec![row.name.clone(), applications(row), row.people.join(", ")])
-        .collect();
-    output::table(&["TEAM", "APPLICATIONS", "PEOPLE"], &cells)
+    let none = "There are no teams. `cortex teams add NAME` adds one.";
+    output::list(json, &rows, none, &["TEAM", "APPLICATIONS", "PEOPLE"], |row| {
+        vec![row.name.clone(), applications(row), row.people.join(", ")]
+    })
 }
 
 fn applications(row: &TeamRow) -> String {

@@ -48,9 +48,7 @@ impl Tokens {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
         match self.action {
             None => list(session, self.json).await,
-            Some(Action::List { json }) => {
-                list(session, Json { json: json.json || self.json.json }).await
-            }
+            Some(Action::List { json }) => list(session, json.or(self.json)).await,
             Some(Action::Create { name, user, role, on, days, json }) => {
                 let asked = CreateToken { name, user, limit: on.with(role)?, days };
                 let made: TokenCreated = session.client.post("/v1/tokens", &asked).await?;
@@ -78,25 +76,16 @@ impl Tokens {
 
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     let rows: Vec<TokenRow> = session.client.get("/v1/tokens").await?;
-    if json.json {
-        return output::json(&rows);
-    }
-    if rows.is_empty() {
-        output::say("There are no tokens. `cortex tokens create NAME --user USER` makes one.");
-        return Ok(());
-    }
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.user.clone(),
-                row.name.clone(),
-                row.state.clone(),
-                row.limit.as_ref().map_or_else(|| "-".into(), role),
-                row.expires_at.clone(),
-                row.last_used_at.as_deref().map_or_else(|| "never".into(), output::since),
-            ]
-        })
-        .collect();
-    output::table(&["USER", "TOKEN", "STATE", "LIMITED TO", "EXPIRES", "LAST USED"], &cells)
+    let none = "There are no tokens. `cortex tokens create NAME --user USER` makes one.";
+    let head = ["USER", "TOKEN", "STATE", "LIMITED TO", "EXPIRES", "LAST USED"];
+    output::list(json, &rows, none, &head, |row| {
+        vec![
+            row.user.clone(),
+            row.name.clone(),
+            row.state.clone(),
+            row.limit.as_ref().map_or_else(|| "-".into(), role),
+            row.expires_at.clone(),
+            row.last_used_at.as_deref().map_or_else(|| "never".into(), output::since),
+        ]
+    })
 }

@@ -78,9 +78,7 @@ impl Users {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
         match self.action {
             None => list(session, self.json).await,
-            Some(Action::List { json }) => {
-                list(session, Json { json: json.json || self.json.json }).await
-            }
+            Some(Action::List { json }) => list(session, json.or(self.json)).await,
             Some(Action::Add { name, role, on, json }) => {
                 let asked = AddUser { grant: on.with(role)?, name };
                 output::begin(&format!("Adding {}", asked.name));
@@ -128,24 +126,12 @@ async fn change(
 
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     let rows: Vec<UserRow> = session.client.get("/v1/users").await?;
-    if json.json {
-        return output::json(&rows);
-    }
-    if rows.is_empty() {
-        output::say(
-            "There are no users: the owner of the machine does everything. `cortex users add NAME` \
-             adds one.",
-        );
-        return Ok(());
-    }
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let (name, since) = (row.name.clone(), output::since(&row.created_at));
-            vec![name, roles(row), row.tokens.to_string(), since, row.created_by.clone()]
-        })
-        .collect();
-    output::table(&["USER", "ROLES", "TOKENS", "SINCE", "BY"], &cells)
+    let none = "There are no users: the owner of the machine does everything. `cortex users add \
+                NAME` adds one.";
+    output::list(json, &rows, none, &["USER", "ROLES", "TOKENS", "SINCE", "BY"], |row| {
+        let (name, since) = (row.name.clone(), output::since(&row.created_at));
+        vec![name, roles(row), row.tokens.to_string(), since, row.created_by.clone()]
+    })
 }
 
 fn roles(row: &UserRow) -> String {

@@ -243,11 +243,11 @@ pub fn listens(tree: &SourceTree, package: &Package) -> bool {
 fn port_note(tree: &SourceTree, file: &str) -> Option<String> {
     let text = tree.text(file)?;
     // A program of several files reads its settings in one of the others.
-    let reads = SOURCES
-        .iter()
-        .flat_map(|pattern| tree.named(pattern))
-        .any(|(_, file)| file.text.as_deref().is_some_and(|text| text.contains("PORT")));
-    let deaf = text.contains("listen(") && !reads && !tree.exists(PROCFILE);
+    let reads = || {
+        let mut sources = SOURCES.iter().flat_map(|pattern| tree.named(pattern));
+        sources.any(|(_, file)| file.text.as_deref().is_some_and(|text| text.contains("PORT")))
+    };
+    let deaf = text.contains("listen(") && !tree.exists(PROCFILE) && !reads();
     deaf.then(|| {
         format!("{file} never reads process.env.PORT; it must listen on the port that it names")
     })

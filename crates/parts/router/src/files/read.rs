@@ -31,35 +31,46 @@ pub fn beside(path: &Path, coding: Coding) -> PathBuf {
 
 /// Reads a file from the disk, which may take its time.
 pub fn read(path: &Path, roots: &Roots) -> Found {
-    open(path, roots).unwrap_or_else(|| {
-        let is_directory = path.is_dir() && is_inside(path, roots).is_some();
+    let roots = RealRoots::of(roots);
+    open(path, &roots).unwrap_or_else(|| {
+        let is_directory = path.is_dir() && roots.real(path).is_some();
         let content = if is_directory { Content::Directory } else { Content::Missing };
         Found { content, ..Found::missing() }
     })
 }
 
-/// Returns where a path leads. Links are followed, but not out of the application's own
-/// directories.
-fn is_inside(path: &Path, roots: &Roots) -> Option<PathBuf> {
-    let real = path.canonicalize().ok()?;
-    is_below(&real, roots).then_some(real)
+/// The application's own directories, without links on the way.
+struct RealRoots(Vec<PathBuf>);
+
+impl RealRoots {
+    fn of(roots: &Roots) -> RealRoots {
+        let both = [&roots.build, &roots.persist];
+        RealRoots(both.iter().filter_map(|root| root.canonicalize().ok()).collect())
+    }
+
+    fn contain(&self, real: &Path) -> bool {
+        self.0.iter().any(|root| real.starts_with(root))
+    }
+
+    /// Returns where a path leads. Links are followed, but not out of these directories.
+    fn real(&self, path: &Path) -> Option<PathBuf> {
+        path.canonicalize().ok().filter(|real| self.contain(real))
+    }
+
+    /// Opens a file inside. The application may put a link into a path after it was looked at, so
+    /// it is the opened file that counts.
+    fn open(&self, path: &Path) -> Option<File> {
+        File::open(self.real(path)?).ok().filter(|file| self.have(file))
+    }
+
+    fn have(&self, file: &File) -> bool {
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        real.is_ok_and(|real| self.contain(&real))
+    }
 }
 
-fn is_below(real: &Path, roots: &Roots) -> bool {
-    [&roots.build, &roots.persist]
-        .into_iter()
-        .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
-}
-
-/// Returns whether an opened file is inside. The application may put a link into a path after it
-/// was looked at, so it is the opened file that counts.
-fn was_inside(file: &File, roots: &Roots) -> bool {
-    let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    real.is_ok_and(|real| is_below(&real, roots))
-}
-
-fn open(path: &Path, roots: &Roots) -> Option<Found> {
-    let file = File::open(is_inside(path, roots)?).ok().filter(|file| was_inside(file, roots))?;
+fn open(path: &Path, roots: &RealRoots) -> Option<Found> {
+    let file = roots.open(path)?;
     let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
     let size = metadata.len();
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -78,7 +89,7 @@ fn open(path: &Path, roots: &Roots) -> Option<Found> {
     let is_coded = coding::ALL.iter().any(|coding| name.ends_with(coding.suffix()));
     let is_there = |coding: &Coding| {
         let other = beside(path, *coding);
-        !is_coded && other.is_file() && is_inside(&other, roots).is_some()
+        !is_coded && other.is_file() && roots.real(&other).is_some()
     };
     let found = Found {
         content,
@@ -108,10 +119,10 @@ mod tests {
             File::open(path).unwrap()
         };
         let [build, persist] = ["build", "persist"].map(|name| place.path().join(name));
-        let roots = Roots { build, persist };
         let (inside, kept, outside) =
             (open("build/page"), open("persist/page"), open("buildings/page"));
-        assert!(was_inside(&inside, &roots) && was_inside(&kept, &roots));
-        assert!(!was_inside(&outside, &roots));
+        let roots = RealRoots::of(&Roots { build, persist });
+        assert!(roots.have(&inside) && roots.have(&kept));
+        assert!(!roots.have(&outside));
     }
 }
