@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::id::{ApplicationName, TeamName, TokenName, UserName};
+use crate::id::{ApplicationName, NodeId, TeamName, TokenName, UserName};
 use crate::record::Unknown;
 use crate::time::Timestamp;
 
@@ -119,6 +119,10 @@ pub struct Token {
     /// The most that it may do of what its user may; all of that if `None`.
     pub limit: Option<Grant>,
     pub revoked_at: Option<Timestamp>,
+    /// The node that gives another token for this one, which is an invitation and good for nothing
+    /// else; `None` for every other token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invites: Option<NodeId>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -7,6 +7,7 @@ pub mod faults;
 pub mod lock;
 pub mod members;
 pub mod probe;
+pub mod revocable;
 pub mod settle;
 pub mod supervise;
 pub mod task;

@@ -16,6 +16,8 @@ pub enum Principal<'a> {
     User(&'a BTreeSet<Grant>),
     /// A user by a token that is limited.
     Token(&'a BTreeSet<Grant>, &'a Grant),
+    /// Somebody with an invitation, which gives a token and nothing else.
+    Invited,
 }
 
 /// What is asked for.
@@ -49,11 +51,17 @@ pub enum Refusal {
     Limited(Right),
     /// Only the owner of the machine may, and not by a token.
     MachineAlone(Right),
+    /// An invitation gives a token, and that token the right.
+    InvitationAlone,
+    /// Only an invitation does that.
+    NotInvited,
 }
 
 pub fn decide(principal: Principal<'_>, right: Right, target: AccessTarget<'_>) -> Decision {
     match principal {
         Principal::Machine => Decision::Allowed,
+        Principal::Invited if right.reach() == Reach::Invited => Decision::Allowed,
+        Principal::Invited => Decision::Refused(Refusal::InvitationAlone),
         Principal::User(grants) => by_grants(grants.iter(), right, target),
         Principal::Token(grants, limit) => {
             let user = by_grants(grants.iter(), right, target);
@@ -79,6 +87,7 @@ fn by_grants<'a>(
     let allowed = match (reach, best.max()) {
         (Reach::Anyone, _) => true,
         (Reach::Machine, _) => return Decision::Refused(Refusal::MachineAlone(right)),
+        (Reach::Invited, _) => return Decision::Refused(Refusal::NotInvited),
         (Reach::Application, None) => return Decision::Hidden,
         (_, best) => best.is_some_and(|role| role >= right.role_min()),
     };
@@ -109,7 +118,7 @@ fn counts(held: &Scope, reach: Reach, target: AccessTarget<'_>) -> bool {
 /// may be of no team.
 pub fn teams_for_new(principal: Principal<'_>) -> BTreeSet<(TeamName, Timestamp)> {
     let (grants, limit) = match principal {
-        Principal::Machine => return BTreeSet::new(),
+        Principal::Machine | Principal::Invited => return BTreeSet::new(),
         Principal::User(grants) => (grants, None),
         Principal::Token(grants, limit) => (grants, Some(limit)),
     };

@@ -1,10 +1,12 @@
 //! The rights of people: principals, rights, roles and the state of tokens. It decides and knows
 //! neither the API nor the store; whoever serves a request tells it what the records say.
 
+mod allowance;
 mod decide;
 mod right;
 mod token;
 
+pub use allowance::Allowance;
 pub use decide::{AccessTarget, Decision, Principal, Refusal, decide, loses_last_owner};
 pub use decide::{is_within, teams_for_new};
 pub use right::{Reach, Right};

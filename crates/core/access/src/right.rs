@@ -9,6 +9,8 @@ pub enum Right {
     ListApplications,
     /// To see and make tokens of one's own.
     OwnTokens,
+    /// To get a first token for an invitation.
+    LogIn,
     SeeApplication,
     ReadVariables,
     Push,
@@ -39,6 +41,8 @@ pub enum Right {
 pub enum Reach {
     /// Everybody has it.
     Anyone,
+    /// Whoever comes with an invitation has it.
+    Invited,
     Application,
     /// An application that is to be made: on the platform or in a team.
     NewApplication,
@@ -48,9 +52,10 @@ pub enum Reach {
 }
 
 impl Right {
-    pub const ALL: [Right; 22] = [
+    pub const ALL: [Right; 23] = [
         Right::ListApplications,
         Right::OwnTokens,
+        Right::LogIn,
         Right::SeeApplication,
         Right::ReadVariables,
         Right::Push,
@@ -76,6 +81,7 @@ impl Right {
     pub fn reach(self) -> Reach {
         match self {
             Right::ListApplications | Right::OwnTokens => Reach::Anyone,
+            Right::LogIn => Reach::Invited,
             Right::SeeApplication
             | Right::ReadVariables
             | Right::Push
@@ -102,6 +108,7 @@ impl Right {
         match self {
             Right::ListApplications
             | Right::OwnTokens
+            | Right::LogIn
             | Right::SeeApplication
             | Right::SeePlatform => PersonRole::Viewer,
             Right::ReadVariables
@@ -130,6 +137,7 @@ impl Right {
         match self {
             Right::ListApplications => "list applications",
             Right::OwnTokens => "manage own tokens",
+            Right::LogIn => "log in",
             Right::SeeApplication => "see the application",
             Right::ReadVariables => "read its variables",
             Right::Push => "push to it",

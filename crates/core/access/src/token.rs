@@ -236,6 +236,7 @@ mod tests {
             expires_at: at(10),
             limit: None,
             revoked_at: None,
+            invites: None,
             unknown: Unknown::new(),
         };
         let (ana, later_ana) = (user(1), user(2));

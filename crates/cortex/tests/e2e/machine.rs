@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,18 +59,34 @@ pub fn processes_below(directory: &Path) -> Vec<(u32, String)> {
 /// (8000-8999) and of ports that the kernel gives to outgoing connections (32768 and above).
 const PORTS: std::ops::Range<u16> = 10_000..20_000;
 
-/// Returns a port that nothing listens on. Test processes that run at once start at different
-/// places.
+/// The ports of a block, of which each test process has one to itself: more than its tests use at a
+/// time.
+const BLOCK_PORTS: u16 = 2_000;
+
+/// Returns a port that nothing listens on.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let span = PORTS.end - PORTS.start;
-    let start = (std::process::id() % u32::from(span)) as u16;
-    for _ in 0..span {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = PORTS.start + start.wrapping_add(step) % span;
+    let block = port_block();
+    for _ in 0..BLOCK_PORTS {
+        let port = block + NEXT.fetch_add(1, Ordering::Relaxed) % BLOCK_PORTS;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
-    panic!("no free port between {} and {}", PORTS.start, PORTS.end);
+    panic!("no free port between {block} and {}", block + BLOCK_PORTS);
+}
+
+/// Returns the first port of this process's block. A name in the kernel, which ends with the
+/// process, says that the block is taken.
+fn port_block() -> u16 {
+    static BLOCK: OnceLock<(u16, UnixDatagram)> = OnceLock::new();
+    let take = || {
+        let mut free = PORTS.step_by(usize::from(BLOCK_PORTS)).filter_map(|first| {
+            let name = format!("cortex-e2e-ports-{first}");
+            let name = SocketAddr::from_abstract_name(name).expect("a short name");
+            Some((first, UnixDatagram::bind_addr(&name).ok()?))
+        });
+        free.next().expect("one of the blocks of ports: too many test processes run at once")
+    };
+    BLOCK.get_or_init(take).0
 }

@@ -41,6 +41,7 @@ mod ports;
 mod procfile;
 mod project;
 mod proxy;
+mod reach;
 mod redis_clients;
 mod reliability;
 mod replication;

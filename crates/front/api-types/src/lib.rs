@@ -1,7 +1,9 @@
 //! The types that travel between client and API, as JSON under `/v1`. Fields are only ever added.
 
 pub mod export;
+pub mod login;
 pub mod people;
+pub mod position;
 pub mod session;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -16,8 +16,9 @@ use serde::Deserialize;
 use store::{SharedStore, readable};
 
 use super::door::{Caller, Door};
+use super::peer::Peer;
 use super::problem::Problem;
-use super::{Peer, Shared, records};
+use super::{Shared, records};
 use api_types::people::AuditRow;
 
 /// The time for which the audit is kept: a season, as long as tokens are good.
@@ -53,7 +54,7 @@ pub struct Asked {
 impl Asked {
     pub fn of(request: &Request, peer: &Peer) -> Asked {
         Asked {
-            from: format!("socket, uid {}", peer.uid),
+            from: peer.to_string(),
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
         }

@@ -2,15 +2,17 @@
 //! through it with the right that the table states; what may be done is decided in `access_core`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use access_core::{
-    AccessTarget, Decision, Principal, Reach, Refusal, Right, TokenState, TokenText, decide,
-    is_use_due, teams_for_new,
+    AccessTarget, Allowance, Decision, Principal, Reach, Refusal, Right, TokenState, TokenText,
+    decide, is_use_due, teams_for_new,
 };
 use axum::extract::{ConnectInfo, RawPathParams, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use model::people::{Grant, Team, Token, TokenUse, User};
@@ -18,12 +20,25 @@ use model::record::RECORD_VERSION;
 use model::value::ContentHash;
 use model::{ApplicationName, NodeId, TeamName, Timestamp, TokenName, TypedKey, UserName};
 use runtime::driver::Clock;
+use runtime::lock::locked;
 use store::SharedStore;
 
+use super::peer::{Connection, Peer};
 use super::problem::Problem;
 use super::records;
 use super::table::Recording;
-use super::{NodeControl, Peer, audit, teams};
+use super::{NodeControl, audit, teams};
+
+/// Refusals of strangers before they have to wait: somebody who tries an old token again, but not
+/// somebody who guesses.
+const REFUSED_AT_ONCE: u32 = 20;
+const REFUSED_EVERY: Duration = Duration::from_secs(6);
+/// Changes of a user before they have to wait: more than any script makes, and too few to push
+/// the changes of others out of the audit within hours.
+const CHANGES_AT_ONCE: u32 = 240;
+const CHANGES_EVERY: Duration = Duration::from_secs(2);
+/// The most addresses and users that are remembered for this.
+const REMEMBERED_MAX: usize = 4096;
 
 /// What the door needs of the node.
 pub struct Door {
@@ -33,6 +48,84 @@ pub struct Door {
     pub control: Arc<dyn NodeControl>,
     /// The number of the last entry of the audit, which tells those of one millisecond apart.
     pub entries: AtomicU32,
+    refused: Mutex<Allowance<IpAddr>>,
+    changes: Mutex<Allowance<UserName>>,
+}
+
+impl Door {
+    pub fn new(
+        store: SharedStore,
+        node: NodeId,
+        clock: Clock,
+        control: Arc<dyn NodeControl>,
+    ) -> Door {
+        let refused = Allowance::new(REFUSED_AT_ONCE, REFUSED_EVERY, REMEMBERED_MAX);
+        let changes = Allowance::new(CHANGES_AT_ONCE, CHANGES_EVERY, REMEMBERED_MAX);
+        Door {
+            store,
+            node,
+            clock,
+            control,
+            entries: AtomicU32::new(0),
+            refused: Mutex::new(refused),
+            changes: Mutex::new(changes),
+        }
+    }
+
+    /// Refuses somebody who was refused too often lately.
+    fn check_patience(&self, connection: &Connection) -> Result<(), Refused> {
+        let wait = locked(&self.refused).wait(&connection.network(), self.clock.now());
+        wait.map_or(Ok(()), |wait| {
+            let detail = "too many requests from there were refused";
+            Err(Refused::later("too_many_refused", detail, wait))
+        })
+    }
+
+    /// Takes a change off a user's allowance; the owner of the machine has no limit.
+    fn count_change(&self, caller: &Caller) -> Result<(), Refused> {
+        let Passed::Person(person) = &*caller.0 else { return Ok(()) };
+        let (mut changes, now) = (locked(&self.changes), self.clock.now());
+        if let Some(wait) = changes.wait(&person.name, now) {
+            let detail = format!("{} changes too much in too short a time", person.name);
+            return Err(Refused::later("too_many_changes", detail, wait));
+        }
+        changes.take(&person.name, now);
+        Ok(())
+    }
+}
+
+/// A refusal at the door.
+struct Refused {
+    problem: Problem,
+    /// The seconds after which to try again.
+    wait: Option<u64>,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Refused {
+        Refused { problem, wait: None }
+    }
+}
+
+impl Refused {
+    fn later(code: &'static str, detail: impl Into<String>, wait: Duration) -> Refused {
+        let seconds = wait.as_secs() + 1;
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, code, detail);
+        let problem = problem.hint(format!("try again in {seconds} s"));
+        Refused { problem, wait: Some(seconds) }
+    }
+
+    fn into_response(self) -> Response {
+        let mut response = self.problem.into_response();
+        if response.status() == StatusCode::UNAUTHORIZED {
+            let scheme = header::HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        if let Some(seconds) = self.wait {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
 }
 
 /// One route's place at the door.
@@ -56,9 +149,10 @@ enum Passed {
     Person(Box<Person>),
 }
 
-/// A user who came with a token.
+/// A user who came with a token, or somebody with an invitation for them.
 #[derive(Debug)]
 struct Person {
+    hash: ContentHash,
     name: UserName,
     grants: BTreeSet<Grant>,
     token: Token,
@@ -82,6 +176,32 @@ impl Caller {
         }
     }
 
+    /// Returns the token with the hash under which it is on record.
+    pub fn token_on_record(&self) -> Option<(ContentHash, &Token)> {
+        match &*self.0 {
+            Passed::Machine { .. } => None,
+            Passed::Person(person) => Some((person.hash, &person.token)),
+        }
+    }
+
+    pub fn is_machine(&self) -> bool {
+        matches!(&*self.0, Passed::Machine { .. })
+    }
+
+    /// Returns whether the caller has an invitation instead of a token.
+    pub fn is_invited(&self) -> bool {
+        self.token().is_some_and(|token| token.invites.is_some())
+    }
+
+    /// Returns the roles that the caller holds; the owner of the machine needs none.
+    pub fn grants(&self) -> impl Iterator<Item = &Grant> {
+        let person = match &*self.0 {
+            Passed::Machine { .. } => None,
+            Passed::Person(person) => Some(&person.grants),
+        };
+        person.into_iter().flatten()
+    }
+
     pub fn token_name(&self) -> Option<TokenName> {
         self.token().map(|token| token.name.clone())
     }
@@ -89,6 +209,7 @@ impl Caller {
     fn principal(&self) -> Principal<'_> {
         match &*self.0 {
             Passed::Machine { .. } => Principal::Machine,
+            Passed::Person(person) if person.token.invites.is_some() => Principal::Invited,
             Passed::Person(person) => match &person.token.limit {
                 None => Principal::User(&person.grants),
                 Some(limit) => Principal::Token(&person.grants, limit),
@@ -197,7 +318,7 @@ pub async fn pass(
 ) -> Response {
     let caller = match authenticate(gate.door.as_deref(), &peer, request.headers()).await {
         Ok(caller) => caller,
-        Err(problem) => return unauthorized(problem),
+        Err(refused) => return refused.into_response(),
     };
     let application = parameters.iter().find(|(name, _)| *name == "app").map(|(_, app)| app);
     if let Some(door) = &gate.door
@@ -210,6 +331,9 @@ pub async fn pass(
     let Some(door) = gate.door.filter(|_| gate.recording == Recording::Change) else {
         return next.run(request).await;
     };
+    if let Err(refused) = door.count_change(&caller) {
+        return refused.into_response();
+    }
     let application = application.and_then(|name| name.parse().ok());
     let asked = audit::Asked::of(&request, &peer);
     let entry = match audit::begin(&door, &caller, asked, application).await {
@@ -221,46 +345,64 @@ pub async fn pass(
     response
 }
 
-fn unauthorized(problem: Problem) -> Response {
-    let mut response = problem.into_response();
-    if response.status() == StatusCode::UNAUTHORIZED {
-        let scheme = header::HeaderValue::from_static("Bearer");
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-    }
-    response
-}
-
+/// Finds out who asks. A stranger on the network who is refused too often has to wait.
 async fn authenticate(
     door: Option<&Door>,
     peer: &Peer,
     headers: &HeaderMap,
-) -> Result<Caller, Problem> {
+) -> Result<Caller, Refused> {
     let mut stated = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(value) = stated.next() else {
-        return Ok(Caller(Arc::new(Passed::Machine { uid: peer.uid })));
-    };
-    let refused = |code, detail: String| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
-    let malformed = |detail: String| {
-        refused("token_malformed", detail)
-            .hint("copy the token again, or make another one with `cortex tokens create`")
-    };
+    let stated = (stated.next(), stated.next());
+    match (stated, peer, door) {
+        ((None, _), Peer::Socket { uid }, _) => Ok(Caller(Arc::new(Passed::Machine { uid: *uid }))),
+        ((Some(value), None), Peer::Network(connection), Some(door)) => {
+            door.check_patience(connection)?;
+            let person = by_token(door, value).await;
+            match &person {
+                Ok(person) => connection.note(person.hash),
+                Err(problem) if problem.is_unauthorized() => {
+                    locked(&door.refused).take(&connection.network(), door.clock.now());
+                }
+                Err(_) => {}
+            }
+            Ok(Caller(Arc::new(Passed::Person(person?))))
+        }
+        ((Some(value), None), Peer::Socket { .. }, Some(door)) => {
+            Ok(Caller(Arc::new(Passed::Person(by_token(door, value).await?))))
+        }
+        ((Some(_), None), _, None) => {
+            let detail = "this store has no people, and so no tokens";
+            Err(unauthorized("token_unknown", detail).into())
+        }
+        ((None, _), Peer::Network(_), _) => {
+            let detail = "a client on the network comes with a token";
+            Err(unauthorized("token_needed", detail)
+                .hint("log in with an invitation: `cortex login`; `cortex users invite` makes one")
+                .into())
+        }
+        ((Some(_), Some(_)), ..) => Err(malformed("there are several".into()).into()),
+    }
+}
+
+fn unauthorized(code: &'static str, detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, code, detail)
+}
+
+fn malformed(detail: String) -> Problem {
+    unauthorized("token_malformed", detail)
+        .hint("copy the token again, or make another one with `cortex tokens create`")
+}
+
+async fn by_token(door: &Door, value: &HeaderValue) -> Result<Box<Person>, Problem> {
     let bearer = value.to_str().ok().and_then(|value| value.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let (Some((_, text)), None) = (bearer, stated.next()) else {
+    let Some((_, text)) = bearer else {
         return Err(malformed("one header `Authorization: Bearer cortex_…` is expected".into()));
     };
     let text = TokenText::parse(text).map_err(|fault| malformed(fault.to_string()))?;
-    let Some(door) = door else {
-        let detail = "this store has no people, and so no tokens".to_string();
-        return Err(refused("token_unknown", detail));
-    };
     let (hash, now) = (hash_of(&text), door.clock.now());
-    let token: Option<Token> = records::read(&*door.store, TypedKey::Token(hash)).await?;
-    let user: Option<User> = match &token {
-        Some(token) => records::read(&*door.store, TypedKey::User(token.user.clone())).await?,
-        None => None,
-    };
-    match (TokenState::of(token.as_ref(), user.as_ref(), now), token, user) {
+    let another = "an owner makes another one with `cortex tokens create`";
+    match find_token(&door.store, hash, now).await? {
         (TokenState::Valid, Some(token), Some(user)) => {
             // With a full disk, people still see what they may.
             if let Err(problem) = note_use(door, hash, now).await {
@@ -268,22 +410,38 @@ async fn authenticate(
             }
             let teams = teams::all(&door.store).await?;
             let (name, grants) = (token.user.clone(), user.grants);
-            let person = Person { name, grants, token, teams };
-            Ok(Caller(Arc::new(Passed::Person(Box::new(person)))))
+            Ok(Box::new(Person { hash, name, grants, token, teams }))
         }
         (TokenState::Expired, Some(token), _) => {
             let detail = format!("the token '{}' of {} has expired", token.name, token.user);
-            Err(refused("token_expired", detail)
-                .hint("an owner makes another one with `cortex tokens create`"))
+            Err(unauthorized("token_expired", detail).hint(another))
+        }
+        (TokenState::Revoked, Some(token), _) if token.invites.is_some() => {
+            let detail = format!("this invitation of {} was used or taken back", token.user);
+            Err(unauthorized("token_revoked", detail)
+                .hint("ask for another one: an owner makes it with `cortex users invite`"))
         }
         (TokenState::Revoked, Some(token), _) => {
             let detail = format!("the token '{}' of {} was revoked", token.name, token.user);
-            Err(refused("token_revoked", detail)
-                .hint("an owner makes another one with `cortex tokens create`"))
+            Err(unauthorized("token_revoked", detail).hint(another))
         }
-        _ => Err(refused("token_unknown", "nobody has this token here".into())
+        _ => Err(unauthorized("token_unknown", "nobody has this token here")
             .hint("is it of another cluster, or older than a year?")),
     }
+}
+
+/// Returns the state of a token, with it and its user if they are on record.
+pub async fn find_token(
+    store: &SharedStore,
+    hash: ContentHash,
+    now: Timestamp,
+) -> Result<(TokenState, Option<Token>, Option<User>), Problem> {
+    let token: Option<Token> = records::read(&**store, TypedKey::Token(hash)).await?;
+    let user: Option<User> = match &token {
+        Some(token) => records::read(&**store, TypedKey::User(token.user.clone())).await?,
+        None => None,
+    };
+    Ok((TokenState::of(token.as_ref(), user.as_ref(), now), token, user))
 }
 
 /// Returns the name under which a token is on record. A token cannot be guessed, so a fast hash of
@@ -342,6 +500,15 @@ fn answer(
             let detail = format!("the right to {} is not had by a token", right.words());
             Err(forbidden("machine_alone", detail)
                 .hint("the owner of the machine does that, on the machine and without a token"))
+        }
+        Decision::Refused(Refusal::InvitationAlone) => {
+            let detail = "an invitation is good for a token, and nothing else";
+            Err(forbidden("invitation_alone", detail.into()).hint("log in with it: `cortex login`"))
+        }
+        Decision::Refused(Refusal::NotInvited) => {
+            let detail = format!("{who} has a token already, and this gives one for an invitation");
+            Err(forbidden("not_invited", detail)
+                .hint("`cortex tokens create` makes another token of your own"))
         }
         Decision::Refused(Refusal::Role(right)) => {
             let detail = format!("{who} does not have the right to {}", right.words());

@@ -1,5 +1,5 @@
-//! The HTTP API of one node, on a UNIX socket: the only way in for the command line, the console
-//! and tests. It reads, writes and watches the store, and reads logs; it calls no other part.
+//! The HTTP API of one node, on a UNIX socket and for clients with tokens on the node port: the only
+//! way in for the command line, the console and tests. It reads, writes and watches the store, and reads logs; it calls no other part.
 //! `node.rs` gives it its context and drives it.
 
 mod applications;
@@ -7,15 +7,18 @@ mod archive;
 mod audit;
 mod builds;
 pub mod calls;
+mod clients;
 mod cluster;
 mod config;
 mod doctor;
 mod domains;
 mod door;
 mod keys;
+mod login;
 mod logs;
 mod machine;
 mod nodes;
+mod peer;
 mod persist;
 mod pin;
 mod ports;
@@ -28,6 +31,7 @@ mod releases;
 mod rollback;
 mod routes;
 mod run;
+mod socket;
 mod status;
 mod table;
 mod teams;
@@ -39,20 +43,14 @@ mod upload;
 mod users;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 
 use access_core::Right;
 use anyhow::Context;
 use axum::Router;
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use model::role::Roles;
 use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
 use serde::de::DeserializeOwned;
-use tokio::net::{UnixListener, UnixStream};
 
 use ::cluster::peers::Peers;
 use ::upgrade::Upgrading;
@@ -61,17 +59,15 @@ use api_types::PortRow;
 use door::Door;
 pub use machine::user_name;
 use os::layout::DataDirectory;
+use peer::Peer;
 use problem::Problem;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::Members;
+use socket::SocketListener;
 use store::SharedStore;
 use table::Table;
 pub use upgrade::open_ports;
-
-/// The pause after a failed accept; running out of descriptors is over in a moment or will be
-/// reported again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the API needs of the running node besides the store.
 pub trait NodeControl: Send + Sync + 'static {
@@ -152,21 +148,25 @@ impl Api {
 
 /// Serves the API until the socket fails or the future is dropped.
 pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
-    let listener = PeerListener::bind(&context.layout)?;
     let shared = shared(context);
-    let routes = refused::what_is_left(node_table(&shared).into_router()).with_state(shared);
-    let service = reads_all(routes).into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, service).await.context("the API's socket failed")
+    let routes = refused::what_is_left(node_table(&shared).into_router());
+    serve_routes(shared.clone(), reads_all(routes.with_state(shared))).await
 }
 
 /// Serves the API like `serve`, for a node that keeps the store and runs nothing.
 pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
-    let listener = PeerListener::bind(&context.layout)?;
     let shared = shared(context);
     let routes = refused::what_is_left(store_table(&shared).into_router());
-    let service = reads_all(routes.with_state(shared));
-    let service = service.into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, service).await.context("the API's socket failed")
+    serve_routes(shared.clone(), reads_all(routes.with_state(shared))).await
+}
+
+async fn serve_routes(shared: Shared, routes: Router) -> anyhow::Result<()> {
+    let listener = SocketListener::bind(&shared.layout)?;
+    let service = routes.clone().into_make_service_with_connect_info::<Peer>();
+    tokio::select! {
+        ended = axum::serve(listener, service) => ended.context("the API's socket failed"),
+        never = clients::serve(shared, routes) => never,
+    }
 }
 
 fn reads_all(routes: Router) -> Router {
@@ -180,13 +180,8 @@ fn shared(context: ApiContext) -> Shared {
 }
 
 fn door(api: &Api) -> Arc<Door> {
-    Arc::new(Door {
-        store: api.store.clone(),
-        node: api.node.clone(),
-        clock: api.clock,
-        control: Arc::clone(&api.control),
-        entries: AtomicU32::new(0),
-    })
+    let (store, node, control) = (api.store.clone(), api.node.clone(), api.control.clone());
+    Arc::new(Door::new(store, node, api.clock, control))
 }
 
 fn key_table<S: Clone + Send + Sync + 'static>(
@@ -208,7 +203,7 @@ fn key_table<S: Clone + Send + Sync + 'static>(
 
 /// Serves the keys of any store, and nothing else of a node.
 pub async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::Result<()> {
-    let listener = PeerListener::bind(layout)?;
+    let listener = SocketListener::bind(layout)?;
     let routes = refused::what_is_left(key_table(store, None).into_router());
     let service = reads_all(routes).into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, service).await.context("the API's socket failed")
@@ -239,6 +234,9 @@ fn store_table(shared: &Shared) -> Table<Shared> {
         .get("/v1/tokens", Right::OwnTokens, tokens::list)
         .post("/v1/tokens", Right::OwnTokens, tokens::create)
         .delete("/v1/tokens/{user}/{name}", Right::OwnTokens, tokens::revoke)
+        .post("/v1/users/{user}/invitations", Right::ManagePeople, login::invite)
+        .post("/v1/login", Right::LogIn, login::log_in)
+        .get("/v1/whoami", Right::OwnTokens, login::whoami)
         .get("/v1/audit", Right::SeeAudit, audit::list)
 }
 
@@ -287,60 +285,6 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
             format!("the request's JSON is not understood: {error}"),
         )
     })
-}
-
-/// The user on the other side, as the socket knows it and not as a request says.
-#[derive(Clone, Debug)]
-struct Peer {
-    uid: u32,
-}
-
-impl Connected<IncomingStream<'_, PeerListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, PeerListener>) -> Peer {
-        stream.remote_addr().clone()
-    }
-}
-
-/// A listener that accepts the user that the node runs as, and root.
-struct PeerListener {
-    socket: UnixListener,
-    uid: u32,
-}
-
-impl PeerListener {
-    fn bind(layout: &DataDirectory) -> anyhow::Result<PeerListener> {
-        os::directory::socket_directory(layout)?;
-        let path = layout.api_socket();
-        // The lock on the data directory is held, so a socket that lies here belongs to nobody.
-        std::fs::remove_file(&path).ok();
-        let socket = UnixListener::bind(&path)
-            .with_context(|| format!("the API's socket {} cannot be made", path.display()))?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(PeerListener { socket, uid: rustix::process::getuid().as_raw() })
-    }
-}
-
-impl Listener for PeerListener {
-    type Io = UnixStream;
-    type Addr = Peer;
-
-    async fn accept(&mut self) -> (UnixStream, Peer) {
-        loop {
-            let accepted = self.socket.accept().await;
-            match accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream))) {
-                Ok((uid, stream)) if uid == self.uid || uid == 0 => return (stream, Peer { uid }),
-                Ok((uid, _)) => tracing::warn!(uid, "api.stranger_refused"),
-                Err(error) => {
-                    tracing::warn!(%error, "api.accept_failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<Peer> {
-        Ok(Peer { uid: self.uid })
-    }
 }
 
 #[cfg(test)]

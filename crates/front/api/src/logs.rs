@@ -45,6 +45,9 @@ pub struct LogQuery {
     /// The lines wanted: `web`, `web.1` or `cortex`.
     #[serde(default)]
     process: Option<String>,
+    /// The time from which lines are wanted, as an earlier answer had it.
+    #[serde(default)]
+    after: Option<String>,
     /// Whether each line names its node even if there is no other node.
     #[serde(default)]
     nodes: bool,
@@ -58,7 +61,8 @@ pub async fn lines(
     let app = records::require(&*api.store, &name).await?;
     let lines = query.lines.unwrap_or(LINES_DEFAULT).min(LINES_MAX);
     let others = others(&api).await?;
-    let wanted = LogSelection { lines, follow: query.follow, process: query.process, after: None };
+    let LogQuery { follow, process, after, .. } = query;
+    let wanted = LogSelection { lines, follow, process, after };
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let names_nodes = query.nodes || !others.is_empty();
     let (found, waiting) = mpsc::channel(LINES_WAITING_MAX);

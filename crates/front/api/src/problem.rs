@@ -43,6 +43,10 @@ impl Problem {
         self
     }
 
+    pub fn is_unauthorized(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED
+    }
+
     pub fn body(&self) -> ProblemBody {
         ProblemBody {
             status: self.status.as_u16(),

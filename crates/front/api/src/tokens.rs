@@ -16,7 +16,7 @@ use model::key::{token_uses_prefix, tokens_prefix};
 use model::people::{Token, TokenUse, User};
 use model::record::{RECORD_VERSION, Unknown};
 use model::value::ContentHash;
-use model::{TokenName, TypedKey, UserName};
+use model::{Timestamp, TokenName, TypedKey, UserName};
 use store::readable;
 
 use super::door::{Caller, hash_of};
@@ -37,12 +37,14 @@ async fn all(api: &Api) -> Result<Vec<(ContentHash, Token)>, Problem> {
 pub async fn valid_of(api: &Api, name: &UserName, user: &User) -> Result<usize, Problem> {
     let now = api.now();
     let is_valid = |token: &Token| {
-        token.user == *name && TokenState::of(Some(token), Some(user), now) == TokenState::Valid
+        token.user == *name
+            && token.invites.is_none()
+            && TokenState::of(Some(token), Some(user), now) == TokenState::Valid
     };
     Ok(all(api).await?.iter().filter(|(_, token)| is_valid(token)).count())
 }
 
-async fn row(api: &Api, hash: ContentHash, token: &Token) -> Result<TokenRow, Problem> {
+pub async fn row(api: &Api, hash: ContentHash, token: &Token) -> Result<TokenRow, Problem> {
     let user: Option<User> = records::read(&*api.store, TypedKey::User(token.user.clone())).await?;
     let mut last = None;
     for entry in api.store.prefix(&token_uses_prefix(&hash)).await? {
@@ -126,25 +128,70 @@ pub async fn create(
     }
     let known = all(&api).await?;
     check_name(&known, &user, &record, &name, now)?;
-    let text = draw()?;
-    let (v, user_created_at) = (RECORD_VERSION, record.created_at);
-    let (created_at, revoked_at, unknown) = (now, None, Unknown::new());
-    let token = Token {
-        v,
+    let (text, row) = make(&api, |created_at| Token {
+        v: RECORD_VERSION,
         name,
         user,
-        user_created_at,
+        user_created_at: record.created_at,
         created_at,
         expires_at,
         limit,
-        revoked_at,
-        unknown,
-    };
+        revoked_at: None,
+        invites: None,
+        unknown: Unknown::new(),
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(TokenCreated { token: text.as_str().into(), row })))
+}
+
+/// Makes a token of now, and removes those that have not been good for long.
+pub async fn make(
+    api: &Api,
+    token: impl FnOnce(Timestamp) -> Token,
+) -> Result<(TokenText, TokenRow), Problem> {
+    let (text, token) = (draw()?, token(api.now()));
     let hash = hash_of(&text);
     records::write(&*api.store, TypedKey::Token(hash), &token).await?;
-    forget_old(&api, &known).await?;
-    let row = row(&api, hash, &token).await?;
-    Ok((StatusCode::CREATED, Json(TokenCreated { token: text.as_str().into(), row })))
+    forget_old(api, &all(api).await?).await?;
+    let row = row(api, hash, &token).await?;
+    Ok((text, row))
+}
+
+/// Returns a name that no good token of this user has: the wanted one, or that with a number.
+pub async fn free_name(
+    api: &Api,
+    user: &UserName,
+    record: &User,
+    wanted: TokenName,
+) -> Result<TokenName, Problem> {
+    let (known, now) = (all(api).await?, api.now());
+    let numbered = (2..=TOKENS_MAX).filter_map(|n| format!("{wanted}-{n}").parse().ok());
+    for name in std::iter::once(wanted.clone()).chain(numbered) {
+        if check_name(&known, user, record, &name, now).is_ok() {
+            return Ok(name);
+        }
+    }
+    check_name(&known, user, record, &wanted, now)?;
+    Ok(wanted)
+}
+
+/// Revokes the tokens of that name, which a user has one of at most; returns it.
+pub async fn revoke_named(
+    api: &Api,
+    user: &UserName,
+    name: &TokenName,
+) -> Result<Option<TokenRow>, Problem> {
+    let is_meant =
+        |token: &Token| token.user == *user && token.name == *name && token.revoked_at.is_none();
+    let mut revoked = None;
+    for (hash, mut token) in all(api).await? {
+        if is_meant(&token) {
+            token.revoked_at = Some(api.now());
+            records::write(&*api.store, TypedKey::Token(hash), &token).await?;
+            revoked = Some(row(api, hash, &token).await?);
+        }
+    }
+    Ok(revoked)
 }
 
 fn check_name(
@@ -152,7 +199,7 @@ fn check_name(
     user: &UserName,
     record: &User,
     name: &TokenName,
-    now: model::Timestamp,
+    now: Timestamp,
 ) -> Result<(), Problem> {
     let is_valid = |token: &&Token| {
         token.user == *user && TokenState::of(Some(token), Some(record), now) == TokenState::Valid
@@ -205,17 +252,7 @@ pub async fn revoke(
         return Err(users::no_user(&asked));
     }
     let _changing = api.changes.lock().await;
-    let is_meant =
-        |token: &Token| token.user == asked && token.name == name && token.revoked_at.is_none();
-    let mut revoked = None;
-    for (hash, mut token) in all(&api).await? {
-        if is_meant(&token) {
-            token.revoked_at = Some(api.now());
-            records::write(&*api.store, TypedKey::Token(hash), &token).await?;
-            revoked = Some(row(&api, hash, &token).await?);
-        }
-    }
-    revoked.map(Json).ok_or_else(|| {
+    revoke_named(&api, &asked, &name).await?.map(Json).ok_or_else(|| {
         let detail = format!("{asked} has no token '{name}' that is good");
         Problem::missing("no_token", detail).hint("`cortex tokens` lists all")
     })

@@ -1,15 +1,19 @@
 //! The display of a rollout while it happens, for every command that makes a release.
 
 use std::collections::VecDeque;
-
-use anyhow::Context;
+use std::time::Duration;
 
 use super::{Exit, Session, output};
 use api_types::{Progress, Released};
-use client::encode;
+use client::{ClientError, encode};
 
 /// The exit status that a shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;
+
+/// Attempts to watch on after a cut connection, with nothing new between them, and the pause between
+/// two: a minute, in which a laptop finds another network.
+const ATTEMPTS_MAX: u32 = 60;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The phase in which a build is made, or found.
 const BUILDING: &str = "building";
@@ -51,14 +55,76 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
             released.release
         )
     };
-    let mut lines = session.client.lines(&path).await.with_context(lost)?;
+    let mut shown = Shown::default();
+    let mut attempts_left = ATTEMPTS_MAX;
+    loop {
+        let before = shown.pieces();
+        let cut = match watch(session, &path, released, url, &mut shown).await {
+            Watched::Ended(ended) => return ended,
+            Watched::Cut(error) => error,
+        };
+        // On this machine no other node answers for this one.
+        let refused = matches!(cut.downcast_ref(), Some(ClientError::Problem(_)));
+        if session.client.is_local() || refused || attempts_left == 0 {
+            return Err(cut.context(lost()));
+        }
+        if shown.pieces() > before {
+            attempts_left = ATTEMPTS_MAX;
+        }
+        attempts_left -= 1;
+        output::say("       (the connection was lost; trying to go on)");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// How a connection ended on which a rollout was watched.
+enum Watched {
+    Ended(anyhow::Result<()>),
+    Cut(anyhow::Error),
+}
+
+/// What was shown of a rollout, which a second connection tells again from its beginning.
+#[derive(Default)]
+struct Shown {
+    phases: usize,
+    lines: usize,
+    said: ShownLines,
+}
+
+impl Shown {
+    fn pieces(&self) -> usize {
+        self.phases + self.lines
+    }
+}
+
+async fn watch(
+    session: &Session,
+    path: &str,
+    released: &Released,
+    url: Url,
+    shown: &mut Shown,
+) -> Watched {
+    let mut lines = match session.client.lines(path).await {
+        Ok(lines) => lines,
+        Err(error) => return Watched::Cut(error),
+    };
     let mut painted = output::Painted::for_stderr();
     // The heading waits for the first line, since a build that exists already prints nothing.
     let mut building = None;
-    let mut said = ShownLines::default();
-    while let Some(progress) = lines.next::<Progress>().await.with_context(lost)? {
+    let (mut phases, mut texts) = (0, 0);
+    loop {
+        let progress = match lines.next::<Progress>().await {
+            Ok(Some(progress)) => progress,
+            Ok(None) => return Watched::Cut(anyhow::anyhow!("the node went away")),
+            Err(error) => return Watched::Cut(error),
+        };
         match progress {
             Progress::Phase { phase } => {
+                phases += 1;
+                if phases <= shown.phases {
+                    continue;
+                }
+                shown.phases = phases;
                 building = None;
                 let heading = heading(&phase, released).map(|heading| format!("-----> {heading}"));
                 match heading {
@@ -67,25 +133,29 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
                 }
             }
             Progress::Line { text } => {
+                texts += 1;
+                if texts <= shown.lines {
+                    continue;
+                }
+                shown.lines = texts;
                 building.take().iter().for_each(|heading| output::say(heading));
-                said.note(&text);
+                shown.said.note(&text);
                 output::say_painted(&format!("       {}", painted.line("", &text)));
             }
             Progress::Done { url: address, warning } => {
                 warning.iter().for_each(|warning| output::complain(warning));
-                return deployed(released, address, url);
+                return Watched::Ended(deployed(released, address, url));
             }
             Progress::Overtaken { by } => {
                 output::say(&format!("-----> {} was overtaken by {by}", released.release));
-                return Ok(());
+                return Watched::Ended(Ok(()));
             }
             Progress::Failed { message, serving } => {
-                failed(released, &said.rest(&message), serving.as_deref());
-                return Err(Exit(1).into());
+                failed(released, &shown.said.rest(&message), serving.as_deref());
+                return Watched::Ended(Err(Exit(1).into()));
             }
         }
     }
-    Err(anyhow::anyhow!("the node went away").context(lost()))
 }
 
 /// Lines that were shown as they came: a failure need not repeat them.

@@ -8,6 +8,7 @@ mod attend;
 mod audit;
 mod bench;
 mod config;
+mod contexts;
 mod deploy;
 mod doctor;
 mod domains;
@@ -17,6 +18,7 @@ mod https;
 mod info;
 mod install;
 mod installation;
+mod login;
 mod logs;
 mod metrics;
 mod nodes;
@@ -43,16 +45,17 @@ mod up;
 mod upgrade;
 mod users;
 mod vera;
+mod whoami;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use access_core::TokenText;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use client::{Client, ClientError};
+use contexts::choice::{Chosen, choose, local, refresh};
 use os::layout::DataDirectory;
 
 /// The directory of sockets without XDG_RUNTIME_DIR. Existing nodes' sockets are found from the
@@ -95,6 +98,18 @@ struct Global {
     /// The token to come with, instead of the credentials of the account
     #[arg(long, env = "CORTEX_TOKEN", hide = true, hide_env_values = true, global = true)]
     token: Option<String>,
+    /// The platform to speak to, as `cortex contexts` names it, or `local`
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "CORTEX_CONTEXT",
+        hide_env_values = true
+    )]
+    context: Option<String>,
+    /// Where a platform is found without a context: https://HOST:PORT#FINGERPRINT
+    #[arg(long, env = "CORTEX_URL", hide = true, hide_env_values = true, global = true)]
+    url: Option<String>,
     #[arg(long, env = "NO_COLOR", hide = true, global = true)]
     no_color: Option<String>,
     #[arg(long, env = "XDG_DATA_HOME", hide = true, global = true)]
@@ -158,6 +173,16 @@ enum Command {
     Tokens(tokens::Tokens),
     /// Show who changed what
     Audit(audit::Audit),
+    /// Log in to a platform elsewhere with an invitation
+    Login(login::Login),
+    /// Log out, and have the token revoked
+    Logout(login::Logout),
+    /// Show who you are on the platform, and which nodes it has
+    Whoami(whoami::Whoami),
+    /// List the platforms that you are logged in to
+    Contexts(contexts::Contexts),
+    /// Choose the platform that commands go to
+    Use(contexts::Use),
     /// Move an application that keeps files to another node, with its files
     Pin(pin::Pin),
     /// Read and write the store
@@ -218,6 +243,22 @@ struct Session {
     /// The directory of this user's sockets.
     runtime: PathBuf,
     client: Client,
+    /// The context that the client is of; `None` for the node on this machine.
+    context: Option<String>,
+}
+
+impl Session {
+    /// Takes the nodes of the platform as the last answer had them.
+    async fn learn(&self) {
+        if let (Some(context), Ok(path)) = (&self.context, self.contexts()) {
+            refresh(&self.client, context, &path).await;
+        }
+    }
+
+    /// Returns the path of the file of contexts.
+    fn contexts(&self) -> anyhow::Result<PathBuf> {
+        contexts::book::path(self.configuration.as_deref(), self.home.as_deref())
+    }
 }
 
 /// The exit code of a command that has printed its error already.
@@ -277,9 +318,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let layout = cli.global.layout()?;
     let refused = cli.global.no_color.as_ref().is_some_and(|said| !said.is_empty());
     output::show_colours(cli.global.color, refused);
-    let (home, configuration) = (cli.global.home.clone(), cli.global.xdg_config_home.clone());
-    let (client, runtime) = (cli.global.client(&layout)?, cli.global.runtime());
-    let context = Session { client, layout, home, configuration, runtime };
+    let context = cli.global.session(layout, cli.command.is_of_this_machine())?;
     if let Command::Up(up) = cli.command {
         return up.run(&context);
     }
@@ -303,10 +342,33 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         command => command,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(dispatch(command, &context));
+    let ended = runtime.block_on(async {
+        dispatch(command, &context).await?;
+        context.learn().await;
+        Ok(())
+    });
     // A thread that waits for the terminal must not keep the command from ending.
     runtime.shutdown_background();
     ended
+}
+
+impl Command {
+    /// Returns whether it is about this machine, whatever platform is in use.
+    fn is_of_this_machine(&self) -> bool {
+        matches!(
+            self,
+            Command::Up(_)
+                | Command::Down(_)
+                | Command::Install(_)
+                | Command::Attend(_)
+                | Command::Proxy(_)
+                | Command::Bench(_)
+                | Command::SelfCheck(_)
+                | Command::Login(_)
+                | Command::Contexts(_)
+                | Command::Use(_)
+        )
+    }
 }
 
 async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
@@ -341,6 +403,11 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Teams(command) => command.run(context).await,
         Command::Tokens(command) => command.run(context).await,
         Command::Audit(command) => command.run(context).await,
+        Command::Login(command) => command.run(context).await,
+        Command::Logout(command) => command.run(context).await,
+        Command::Whoami(command) => command.run(context).await,
+        Command::Contexts(command) => command.run(context),
+        Command::Use(command) => command.run(context),
         Command::Store(command) => command.run(context).await,
         Command::Router(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,
@@ -363,15 +430,18 @@ impl Global {
         Ok(DataDirectory::find(root, &self.runtime()))
     }
 
-    fn client(&self, layout: &DataDirectory) -> anyhow::Result<Client> {
-        let client = Client::new(layout);
-        match self.token.as_deref().filter(|text| !text.is_empty()) {
-            None => Ok(client),
-            Some(text) => {
-                let token = TokenText::parse(text).context("CORTEX_TOKEN is not usable")?;
-                Ok(client.with_token(&token))
+    /// Returns what a command gets; one of this machine speaks to its node, whatever is in use.
+    fn session(&self, layout: DataDirectory, of_this_machine: bool) -> anyhow::Result<Session> {
+        let (home, configuration) = (self.home.clone(), self.xdg_config_home.clone());
+        let chosen = match of_this_machine {
+            true => local(self, &layout)?,
+            false => {
+                let path = contexts::book::path(configuration.as_deref(), home.as_deref());
+                choose(self, &layout, &path.unwrap_or_default())?
             }
-        }
+        };
+        let (Chosen { client, context }, runtime) = (chosen, self.runtime());
+        Ok(Session { layout, home, configuration, runtime, client, context })
     }
 
     fn runtime(&self) -> PathBuf {

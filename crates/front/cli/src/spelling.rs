@@ -14,7 +14,7 @@ const RENAMED: &[(&str, &[&str])] = &[
     ("create", &["apps", "create"]),
 ];
 /// Global options that take a value: the word after them is no command.
-const WITH_VALUE: &[&str] = &["--data-dir", "--color", "--colour", "--token"];
+const WITH_VALUE: &[&str] = &["--data-dir", "--color", "--colour", "--token", "--context", "--url"];
 
 pub fn normalise(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut normal = Vec::with_capacity(arguments.len() + 1);

@@ -3,8 +3,9 @@
 use clap::{Args, Subcommand};
 
 use super::{Json, Session, output};
+use api_types::login::{InviteUser, UserInvitation};
 use api_types::people::{AddUser, GrantAsked, GrantRow, UserRow};
-use client::encode;
+use client::{ClientError, encode};
 
 #[derive(Debug, Args)]
 pub struct Users {
@@ -56,6 +57,23 @@ enum Action {
         #[command(flatten)]
         json: Json,
     },
+    /// Invite a person to log in from their own computer; adds them if they are not there yet
+    Invite {
+        name: String,
+        /// viewer, developer, operator or owner [default: the roles they have]
+        #[arg(long)]
+        role: Option<String>,
+        #[command(flatten)]
+        on: On,
+        /// How many hours the invitation is good [default: 24]
+        #[arg(long)]
+        hours: Option<u32>,
+        /// Where they find this node, as HOST:PORT; may be repeated [default: where other nodes do]
+        #[arg(long = "address", value_name = "HOST:PORT")]
+        addresses: Vec<String>,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Remove a person; their tokens end at once
     Remove { name: String },
     /// Give a role, in place of the one held there
@@ -89,9 +107,13 @@ impl Users {
                 }
                 let name = &row.name;
                 output::say(&format!(
-                    "They come with a token: `cortex tokens create NAME --user {name}`"
+                    "They log in with an invitation: `cortex users invite {name}`"
                 ));
                 Ok(())
+            }
+            Some(Action::Invite { name, role, on, hours, addresses, json }) => {
+                let asked = AddUser { grant: on.with(role)?, name };
+                invite(session, asked, InviteUser { hours, addresses }, json).await
             }
             Some(Action::Remove { name }) => {
                 output::begin(&format!("Removing {name}"));
@@ -109,6 +131,41 @@ impl Users {
             }
         }
     }
+}
+
+/// Adds the person or gives them the role, and prints the line that logs them in.
+async fn invite(
+    session: &Session,
+    asked: AddUser,
+    invite: InviteUser,
+    json: Json,
+) -> anyhow::Result<()> {
+    let name = encode(&asked.name);
+    match session.client.post::<_, UserRow>("/v1/users", &asked).await {
+        Ok(row) => output::say(&format!("Added {}, {}.", row.name, roles(&row))),
+        Err(error) if is_there_already(&error) => {
+            if let Some(grant) = &asked.grant {
+                change(session, &asked.name, "grant", grant).await?;
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    let path = format!("/v1/users/{name}/invitations");
+    let made: UserInvitation = session.client.post(&path, &invite).await?;
+    if json.json {
+        return output::json(&made);
+    }
+    output::print(&format!("cortex login {}", made.line))?;
+    output::say(&format!(
+        "Whoever runs this line is {} here. It is good once, until {}.",
+        made.user, made.expires_at
+    ));
+    Ok(())
+}
+
+fn is_there_already(error: &anyhow::Error) -> bool {
+    let problem = error.downcast_ref::<ClientError>();
+    matches!(problem, Some(ClientError::Problem(problem)) if problem.code == "user_exists")
 }
 
 async fn change(

@@ -15,7 +15,7 @@ use serde_json::json;
 use self::settings::VeraSettings;
 use super::{Global, Session, output, push};
 use api_types::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
-use client::{Client, encode};
+use client::encode;
 use source::Vcs;
 
 const NAME: &str = "vera";
@@ -87,9 +87,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 impl Vera {
     fn run(self) -> anyhow::Result<()> {
         let layout = self.global.layout()?;
-        let Global { home, xdg_config_home: configuration, .. } = self.global.clone();
-        let (client, runtime) = (Client::new(&layout), self.global.runtime());
-        let session = Session { client, layout, home, configuration, runtime };
+        let session = self.global.session(layout, self.add_node.is_some())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(self.perform(&session));
         runtime.shutdown_background();

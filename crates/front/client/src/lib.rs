@@ -1,10 +1,13 @@
-//! The client of the API, the one path from people to the platform: HTTP over the node's UNIX
-//! socket. Knows addresses and errors of the API, and nothing of what it is used for; driven by the
+//! The client of the API, the one path from people to the platform: HTTP over the node's UNIX socket,
+//! or over TLS to one of the nodes of a cluster elsewhere. Knows addresses and errors of the API, and nothing of what it is used for; driven by the
 //! command line.
 
+mod pinned;
+mod reach;
 pub mod transfer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use access_core::TokenText;
 use anyhow::Context;
@@ -13,6 +16,7 @@ use futures_util::Stream;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
@@ -22,7 +26,9 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 
 use api_types::ProblemBody;
+use api_types::login::{HOST, NodeReach, ROSTER_HEADER};
 use os::layout::DataDirectory;
+use runtime::lock::locked;
 use runtime::members::BoxedStream;
 
 /// The most bytes of an answer that is read as a whole, such as a listing.
@@ -34,6 +40,8 @@ const LINE_BYTES_MAX: usize = 1024 * 1024;
 pub enum ClientError {
     #[error("no node is running on {0}")]
     NoNode(PathBuf),
+    #[error("no node of the cluster can be reached: {}", tried_words(.tried))]
+    NoNodeReached { tried: Vec<String>, is_wrong_key: bool },
     #[error("{}", .0.detail)]
     Problem(ProblemBody),
 }
@@ -42,7 +50,19 @@ impl ClientError {
     pub fn hint(&self) -> Option<String> {
         match self {
             ClientError::NoNode(_) => {
-                Some("start one with `cortex up`, or say where it runs with --data-dir".to_string())
+                let hint = "start one with `cortex up`, say where it runs with --data-dir, or log in \
+                            to a platform elsewhere with `cortex login`";
+                Some(hint.to_string())
+            }
+            ClientError::NoNodeReached { is_wrong_key: true, .. } => {
+                let hint = "compare the key with what `cortex whoami` shows on the node itself; if \
+                            that is right, ask for another invitation";
+                Some(hint.to_string())
+            }
+            ClientError::NoNodeReached { .. } => {
+                let hint = "are you online, and is the port of the nodes open to you? `cortex \
+                            contexts` shows where they are looked for";
+                Some(hint.to_string())
             }
             ClientError::Problem(problem) => problem.hint.clone(),
         }
@@ -51,9 +71,26 @@ impl ClientError {
 
 pub type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
+fn tried_words(tried: &[String]) -> String {
+    if tried.is_empty() { "it has no address".into() } else { tried.join("; ") }
+}
+
+/// The way to the platform.
+enum Way {
+    /// The node on this machine with that data directory.
+    Socket { socket: PathBuf, data: PathBuf },
+    /// Some node of a cluster, the first ones preferred.
+    Cluster(Vec<NodeReach>),
+}
+
+type Sender = SendRequest<RequestBody>;
+
 pub struct Client {
-    socket: PathBuf,
-    data: PathBuf,
+    way: Way,
+    /// A connection to a cluster elsewhere that may be used again.
+    kept: Mutex<Option<Sender>>,
+    /// What tells the nodes of the cluster from others, as the last answer had it.
+    roster: Mutex<Option<String>>,
     /// The header that says who asks; `None` leaves that to the credentials of the socket.
     authorization: Option<HeaderValue>,
 }
@@ -61,7 +98,26 @@ pub struct Client {
 impl Client {
     pub fn new(layout: &DataDirectory) -> Client {
         let (socket, data) = (layout.api_socket(), layout.root().to_path_buf());
-        Client { socket, data, authorization: None }
+        Client::by(Way::Socket { socket, data })
+    }
+
+    /// Returns a client of a cluster elsewhere, which asks whichever of these nodes answers.
+    pub fn of_cluster(nodes: Vec<NodeReach>) -> Client {
+        Client::by(Way::Cluster(nodes))
+    }
+
+    fn by(way: Way) -> Client {
+        let (kept, roster) = (Mutex::default(), Mutex::default());
+        Client { way, kept, roster, authorization: None }
+    }
+
+    /// Returns what tells the nodes of the cluster from others, if an answer said so.
+    pub fn roster(&self) -> Option<String> {
+        locked(&self.roster).clone()
+    }
+
+    pub fn is_local(&self) -> bool {
+        matches!(self.way, Way::Socket { .. })
     }
 
     /// Asks with a token from now on.
@@ -74,7 +130,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
-        let request = Request::builder().method(method).uri(path).header(header::HOST, "cortex");
+        let request = Request::builder().method(method).uri(path).header(header::HOST, HOST);
         match &self.authorization {
             Some(value) => request.header(header::AUTHORIZATION, value),
             None => request,
@@ -82,7 +138,7 @@ impl Client {
     }
 
     pub async fn is_answering(&self) -> bool {
-        UnixStream::connect(&self.socket).await.is_ok()
+        self.connect().await.is_ok()
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
@@ -125,9 +181,8 @@ impl Client {
 
     /// Returns the connection itself, once the node has agreed to speak `protocol` on it.
     pub async fn upgrade(&self, path: &str, protocol: &str) -> anyhow::Result<BoxedStream> {
-        let stream = connect(&self.socket, &self.data).await?;
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            http1::handshake(TokioIo::new(self.connect().await?)).await?;
         runtime::task::spawn(connection.with_upgrades());
         let request = self
             .request(Method::POST, path)
@@ -147,23 +202,44 @@ impl Client {
         path: &str,
         body: RequestBody,
     ) -> anyhow::Result<Response<Incoming>> {
-        let stream = connect(&self.socket, &self.data).await?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        runtime::task::spawn(connection);
+        let mut sender = self.sender().await?;
         let request = self
             .request(method, path)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
         let response = sender.send_request(request).await.context("the node went away")?;
+        if let Some(roster) = response.headers().get(ROSTER_HEADER) {
+            *locked(&self.roster) = roster.to_str().ok().map(String::from);
+        }
+        if !self.is_local() {
+            *locked(&self.kept) = Some(sender);
+        }
         if response.status().is_success() {
             return Ok(response);
         }
         Err(ClientError::Problem(problem(response).await).into())
     }
+
+    /// Returns a connection on which a request can be sent now.
+    async fn sender(&self) -> anyhow::Result<Sender> {
+        let kept = locked(&self.kept).take();
+        if let Some(kept) = kept.filter(Sender::is_ready) {
+            return Ok(kept);
+        }
+        let (sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
+        runtime::task::spawn(connection);
+        Ok(sender)
+    }
+
+    async fn connect(&self) -> anyhow::Result<BoxedStream> {
+        match &self.way {
+            Way::Socket { socket, data } => Ok(Box::new(connect_here(socket, data).await?)),
+            Way::Cluster(nodes) => reach::connect(nodes).await,
+        }
+    }
 }
 
-async fn connect(socket: &Path, data: &Path) -> anyhow::Result<UnixStream> {
+async fn connect_here(socket: &Path, data: &Path) -> anyhow::Result<UnixStream> {
     use std::io::ErrorKind;
     UnixStream::connect(socket).await.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {

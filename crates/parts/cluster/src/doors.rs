@@ -1,6 +1,7 @@
-//! The doors through which other nodes' calls and streams reach the parts that take them, once
-//! those are there.
+//! The doors through which other nodes' calls and streams, and people's clients, reach the parts
+//! that take them, once those are there.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use anyhow::Context;
@@ -20,6 +21,31 @@ impl RouterDoor {
     pub fn hand_over(&self, call: RouterCall) -> anyhow::Result<()> {
         let take = self.0.get().context("this node has no router: it keeps the store alone")?;
         take(call);
+        Ok(())
+    }
+}
+
+/// A function that takes the connection of a person's client from that address.
+pub type TakeClient = Box<dyn Fn(IpAddr, BoxedStream) + Send + Sync>;
+
+/// The door for clients of the API; they are refused until the API is there.
+#[derive(Clone, Default)]
+pub struct ClientDoor(Arc<Mutex<Option<Arc<TakeClient>>>>);
+
+impl ClientDoor {
+    /// Passes clients to `take` from now on: an API that starts again takes the place of the one
+    /// before.
+    pub fn set(&self, take: TakeClient) {
+        *locked(&self.0) = Some(Arc::new(take));
+    }
+
+    pub fn close(&self) {
+        *locked(&self.0) = None;
+    }
+
+    pub fn hand_over(&self, from: IpAddr, stream: BoxedStream) -> anyhow::Result<()> {
+        let take = locked(&self.0).clone();
+        take.context("this node's API is not there yet")?(from, stream);
         Ok(())
     }
 }

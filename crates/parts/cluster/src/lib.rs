@@ -23,7 +23,6 @@ pub mod peers;
 pub mod prepare;
 pub mod remote;
 mod reports;
-mod revocable;
 pub mod roster;
 pub mod routers;
 pub mod status;

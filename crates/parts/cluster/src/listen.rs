@@ -15,7 +15,9 @@ use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, GreetingRefused};
 use super::net::Net;
-use super::tls::{ALPN_BULK, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn};
+use super::tls::{
+    ALPN_BULK, ALPN_CLIENT, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn,
+};
 use super::{join, link, roster};
 use os::shared_port::Listeners;
 use runtime::members::StreamKind;
@@ -72,7 +74,7 @@ pub async fn run(net: Arc<Net>, listener: StdListener) -> anyhow::Result<()> {
             let handed = match taken {
                 Err(_) => Err(anyhow!("it did not finish the handshake")),
                 Ok(Err(error)) => Err(error),
-                Ok(Ok(caller)) => serve(&net, caller).await,
+                Ok(Ok(caller)) => serve(&net, caller, from.ip()).await,
             };
             if let Err(error) = handed {
                 report(&net, from.ip(), &error);
@@ -90,7 +92,13 @@ fn report(net: &Net, from: IpAddr, error: &anyhow::Error) {
 
 enum Caller {
     Joins(Box<TlsStream<TcpStream>>),
-    Member { stream: Box<TlsStream<TcpStream>>, peer: NodeId, wants: Wants },
+    /// A person's client, which says who it is in its requests.
+    Client(Box<TlsStream<TcpStream>>),
+    Member {
+        stream: Box<TlsStream<TcpStream>>,
+        peer: NodeId,
+        wants: Wants,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,11 +114,15 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
     stream.set_nodelay(true)?;
     let accepting = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     let start = accepting.await.context("it does not speak TLS")?;
-    let joins = {
+    let offers = |wanted: &[u8]| {
         let hello = start.client_hello();
-        hello.alpn().is_some_and(|mut names| names.any(|name| name == ALPN_JOIN))
+        hello.alpn().is_some_and(|mut names| names.any(|name| name == wanted))
     };
-    if joins {
+    if offers(ALPN_CLIENT) {
+        let stream = start.into_stream(net.tls.client_server.clone()).await?;
+        return Ok(Caller::Client(Box::new(stream)));
+    }
+    if offers(ALPN_JOIN) {
         ensure!(net.book().has_open(net.now()), "it wants to join, and no invitation is open");
         let stream = start.into_stream(net.tls.join_server.clone()).await?;
         return Ok(Caller::Joins(Box::new(stream)));
@@ -161,8 +173,9 @@ async fn refusal(
     })
 }
 
-async fn serve(net: &Arc<Net>, caller: Caller) -> anyhow::Result<()> {
+async fn serve(net: &Arc<Net>, caller: Caller, from: IpAddr) -> anyhow::Result<()> {
     match caller {
+        Caller::Client(stream) => net.take_client(from, stream)?,
         Caller::Joins(stream) => {
             let node = join::serve(net, stream).await?;
             tracing::info!(%node, "peer.admitted");

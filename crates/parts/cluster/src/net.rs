@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use super::doors::{Doors, RouterDoor};
+use super::doors::{ClientDoor, Doors, RouterDoor};
 use super::frame::Versions;
 use super::identity::{Authority, KeyPin, Membership, Seed};
 use super::invitation::InvitationBook;
@@ -29,7 +29,6 @@ use super::listening;
 use super::liveness::{self, Heard, Liveness};
 use super::outbox::Outbox;
 use super::reports::Reports;
-use super::revocable::Revocable;
 use super::roster::{self, Addresses, Roster};
 use super::store_role::StoreRole;
 use super::tls::{ALPN_BULK, ClusterTls, stream_alpn};
@@ -39,6 +38,7 @@ use crate::remote::GuestHandle;
 use runtime::driver::Clock;
 use runtime::lock::locked;
 use runtime::members::{BoxedStream, RouterCall, StreamKind};
+use runtime::revocable::Revocable;
 use runtime::task;
 use store::SharedStore;
 use store::bulk::BulkPeers;
@@ -75,6 +75,7 @@ pub struct Parts {
     pub down: watch::Sender<BTreeSet<NodeId>>,
     pub router: RouterDoor,
     pub doors: Doors,
+    pub clients: ClientDoor,
     /// The members that are alive; updated with every change.
     pub alive: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -104,6 +105,7 @@ pub struct Net {
     store_streams: Arc<Semaphore>,
     router: RouterDoor,
     doors: Doors,
+    clients: ClientDoor,
     /// The outbox of the store's messages; `None` if this node keeps no store.
     outbox: Option<Arc<Outbox>>,
     members: watch::Sender<BTreeSet<NodeTag>>,
@@ -153,6 +155,7 @@ impl Net {
             store_streams: Arc::new(Semaphore::new(STORE_STREAMS_MAX)),
             router: parts.router,
             doors: parts.doors,
+            clients: parts.clients,
             outbox,
             members: watch::Sender::default(),
             removed: parts.removed,
@@ -361,6 +364,11 @@ impl Net {
     /// Takes a stream on which the router of a peer has requests for this one's.
     pub fn take_router(&self, peer: NodeId, stream: TlsStream<TcpStream>) -> anyhow::Result<()> {
         self.router.hand_over(RouterCall::of(peer, stream)?)
+    }
+
+    /// Takes the connection of a person's client.
+    pub fn take_client(&self, from: IpAddr, stream: BoxedStream) -> anyhow::Result<()> {
+        self.clients.hand_over(from, stream)
     }
 
     /// Takes a stream on which a part of a peer speaks with its counterpart here.

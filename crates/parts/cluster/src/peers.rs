@@ -7,17 +7,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use model::hex::to_hex;
 use model::{NodeId, Timestamp};
 use store_core::Stamp;
 use tokio::sync::watch;
 
-use super::doors::{Doors, RouterDoor};
+use super::doors::{ClientDoor, Doors, RouterDoor, TakeClient};
 use super::frame::Versions;
-use super::identity::{Authority, Membership};
+use super::identity::{Authority, KeyPin, Membership};
 use super::invitation::{Secret, Token};
 use super::net::{Net, Parts};
 use super::prepare::Prepared;
 use super::remote::GuestHandle;
+use super::roster::Roster;
 use super::status::ClusterStatus;
 use super::store_role::StoreRole;
 use super::{apart, identity, listen, liveness, roster, status};
@@ -44,6 +46,7 @@ pub struct Peers {
     pub(super) down: watch::Sender<BTreeSet<NodeId>>,
     pub(super) router: RouterDoor,
     pub(super) doors: Doors,
+    clients: ClientDoor,
     pub(super) alive: watch::Sender<BTreeSet<NodeId>>,
     pub(super) in_touch: watch::Sender<BTreeSet<NodeId>>,
     pub(super) apart: watch::Sender<BTreeSet<NodeId>>,
@@ -93,6 +96,7 @@ impl Peers {
             down: watch::Sender::default(),
             router: RouterDoor::default(),
             doors: Doors::default(),
+            clients: ClientDoor::default(),
             alive: watch::channel(BTreeSet::new()).0,
             in_touch: watch::Sender::default(),
             apart: watch::Sender::default(),
@@ -117,6 +121,7 @@ impl Peers {
     /// would ever be let go of by itself.
     pub fn close(&self) {
         self.doors.close();
+        self.clients.close();
     }
 
     /// Runs for as long as the node does. Dropping the future ends the streams.
@@ -214,6 +219,7 @@ impl Peers {
             down: self.down.clone(),
             router: self.router.clone(),
             doors: self.doors.clone(),
+            clients: self.clients.clone(),
             removed: self.removed.clone(),
             alive: self.alive.clone(),
         })
@@ -257,6 +263,34 @@ impl Peers {
             bail!("'{}' is no address: write HOST:PORT, for example 10.0.0.5:8205", token.address);
         }
         Ok(token)
+    }
+
+    /// Passes people's clients to `take` from now on.
+    pub fn take_clients(&self, take: TakeClient) {
+        self.clients.set(take);
+    }
+
+    /// Opens the node port if it is not open yet, so that clients find this node; returns where,
+    /// and the pin of the key that it shows there.
+    pub async fn open_port(&self) -> anyhow::Result<(SocketAddr, KeyPin)> {
+        let net = self.activate().await?;
+        net.enter_self().await?;
+        Ok((net.own_address(), net.tls.pin))
+    }
+
+    /// Returns the id of the cluster, in hexadecimal digits.
+    pub fn cluster(&self) -> anyhow::Result<String> {
+        let id = match self.net.get() {
+            Some(net) => net.tls.cluster,
+            None => Membership::load_or_found(&self.layout.cluster())?.id(),
+        };
+        Ok(to_hex(&id.0))
+    }
+
+    /// Returns where clients find the members that have said which key they show, this one
+    /// included if its port is open.
+    pub async fn roster(&self) -> anyhow::Result<Roster> {
+        roster::read(&*self.store).await
     }
 
     pub async fn status(&self) -> anyhow::Result<ClusterStatus> {

@@ -35,6 +35,9 @@ pub const ALPN_STORE: &[u8] = b"cortex-store/1";
 /// The protocol of redeeming an invitation; the only one that wants no certificate of the caller.
 pub const ALPN_JOIN: &[u8] = b"cortex-join/1";
 
+/// The protocol of people's clients, who bring a token and no certificate.
+pub const ALPN_CLIENT: &[u8] = b"http/1.1";
+
 /// Returns the name of a kind of stream in the handshake.
 pub fn stream_alpn(kind: StreamKind) -> &'static [u8] {
     match kind {
@@ -58,6 +61,7 @@ pub struct ClusterTls {
     stream_clients: [Arc<ClientConfig>; StreamKind::ALL.len()],
     pub member_server: Arc<ServerConfig>,
     pub join_server: Arc<ServerConfig>,
+    pub client_server: Arc<ServerConfig>,
 }
 
 pub fn provider() -> Arc<CryptoProvider> {
@@ -102,11 +106,16 @@ impl ClusterTls {
         let spoken = [ALPN_NODE, ALPN_BULK, ALPN_ROUTER, ALPN_STORE];
         let all = spoken.into_iter().chain(StreamKind::ALL.map(stream_alpn));
         member_server.alpn_protocols = all.map(<[u8]>::to_vec).collect();
-        let mut join_server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_no_client_auth()
-            .with_cert_resolver(credential.clone());
-        join_server.alpn_protocols = vec![ALPN_JOIN.to_vec()];
+        let for_strangers = |alpn: &[u8]| -> anyhow::Result<Arc<ServerConfig>> {
+            let mut config = ServerConfig::builder_with_provider(provider())
+                .with_protocol_versions(&[&rustls::version::TLS13])?
+                .with_no_client_auth()
+                .with_cert_resolver(credential.clone());
+            config.alpn_protocols = vec![alpn.to_vec()];
+            Ok(Arc::new(config))
+        };
+        let join_server = for_strangers(ALPN_JOIN)?;
+        let client_server = for_strangers(ALPN_CLIENT)?;
         Ok(ClusterTls {
             cluster,
             pin: pin_of_key(key),
@@ -122,7 +131,8 @@ impl ClusterTls {
                 client(stream_alpn(StreamKind::Listeners))?,
             ],
             member_server: Arc::new(member_server),
-            join_server: Arc::new(join_server),
+            join_server,
+            client_server,
         })
     }
 

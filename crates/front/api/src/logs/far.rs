@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::{FarMessage, LogMessage};
 use crate::calls;
 use crate::calls::CallKind;
+use api_types::position::LogPosition;
 use cluster::peers::Peers;
 use logs::{Item, LogSelection};
 use runtime::members::Members;
@@ -31,26 +32,9 @@ pub struct FarLogs {
     pub found: mpsc::Sender<FarMessage>,
 }
 
-/// How far lines have come: the newest time, and how many lines had it.
-#[derive(Default)]
-struct Seen {
-    time: Option<String>,
-    count: usize,
-}
-
-impl Seen {
-    fn note(&mut self, time: &Option<String>) {
-        if *time == self.time {
-            self.count += 1;
-        } else if *time > self.time {
-            (self.time, self.count) = (time.clone(), 1);
-        }
-    }
-}
-
 impl FarLogs {
     pub async fn run(self: Arc<Self>, first: LogSelection) {
-        let (mut seen, mut lost) = (Seen::default(), false);
+        let (mut seen, mut lost) = (LogPosition::default(), false);
         let mut wanted = first.clone();
         loop {
             let ended = tokio::select! {
@@ -70,8 +54,8 @@ impl FarLogs {
                 () = tokio::time::sleep(PAUSE) => {}
                 () = self.found.closed() => return,
             }
-            if seen.time.is_some() {
-                wanted.after.clone_from(&seen.time);
+            if let Some(time) = seen.time() {
+                wanted.after = Some(time.clone());
                 wanted.lines = LINES_AGAIN_MAX;
             }
         }
@@ -82,13 +66,13 @@ impl FarLogs {
     async fn follow(
         &self,
         wanted: &LogSelection,
-        seen: &mut Seen,
+        seen: &mut LogPosition,
         lost: &mut bool,
     ) -> anyhow::Result<()> {
         let mut alive = self.peers.alive();
         anyhow::ensure!(alive.borrow().contains(&self.node), "it is down");
-        let (after, follow) = (wanted.after.clone(), wanted.follow);
-        let mut again = if after.is_some() { seen.count } else { 0 };
+        let follow = wanted.follow;
+        let mut before = seen.resume();
         let ask = CallKind::Logs { application: self.application.clone(), wanted: wanted.clone() };
         let calling = timeout(CALL_TIME_MAX, calls::call(&*self.peers, &self.node, ask));
         let mut stream = calling.await.context("no answer")??;
@@ -107,7 +91,7 @@ impl FarLogs {
             match item {
                 None if follow => bail!("the connection broke"),
                 None => return Ok(()),
-                Some(Item::Line(line)) if again > 0 && line.time == after => again -= 1,
+                Some(Item::Line(line)) if before.was_there(&line.time) => {}
                 Some(Item::Line(line)) => {
                     seen.note(&line.time);
                     self.say(LogMessage::Item(Item::Line(line))).await?;

@@ -118,6 +118,7 @@ async fn make_token(
         expires_at: Timestamp(u64::MAX),
         limit: None,
         revoked_at: None,
+        invites: None,
         unknown: Unknown::new(),
     };
     change(&mut token);
@@ -136,6 +137,7 @@ fn refusal(role: Option<(PersonRole, &Scope)>, right: Right) -> Option<(u16, &'s
     match right.reach() {
         Reach::Anyone => None,
         Reach::Machine => Some((403, "machine_alone")),
+        Reach::Invited => Some((403, "not_invited")),
         Reach::Platform if enough(&[Scope::Platform]) == Some(true) => None,
         Reach::NewApplication if enough(&[Scope::Platform, red()]) == Some(true) => None,
         Reach::Platform | Reach::NewApplication => no_right,
@@ -277,6 +279,7 @@ async fn the_table_of_rights_is_documented() {
         let role = row.right.role_min();
         let who = match row.right.reach() {
             Reach::Anyone => "everybody".to_owned(),
+            Reach::Invited => "who has an invitation".to_owned(),
             Reach::Application => format!("{role} of the application"),
             Reach::NewApplication => format!("{role} of the platform or a team"),
             Reach::Platform => format!("{role} of the platform"),

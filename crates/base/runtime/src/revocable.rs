@@ -1,5 +1,6 @@
-//! A stream that breaks once the node at its other end is no longer a member. Made where a stream
-//! is handed out; must not know what is said over it.
+//! A stream that breaks once the other end has no right to it any more: a node that was removed, a
+//! client whose token was revoked. Made where a stream is handed out; must not know what is said
+//! over it.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +12,7 @@ type Gone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub struct Revocable<S> {
     stream: S,
-    /// A future that resolves when the node is no longer a member; `None` once it has.
+    /// A future that resolves when the right to it ends; `None` once it has.
     gone: Option<Gone>,
 }
 
@@ -20,13 +21,13 @@ impl<S> Revocable<S> {
         Revocable { stream, gone: Some(Box::pin(gone)) }
     }
 
-    /// Fails if the node is no longer a member, and otherwise has the task woken when that changes.
+    /// Fails if the right to it has ended, and otherwise has the task woken when it does.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let gone = self.gone.as_mut().is_none_or(|gone| gone.as_mut().poll(cx).is_ready());
         if gone {
             self.gone = None;
-            let removed = "that node was removed from the cluster";
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, removed));
+            let ended = "the other end has no right to this stream any more";
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, ended));
         }
         Ok(())
     }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_read_that_waits_breaks_when_the_node_is_removed() {
+    async fn a_read_that_waits_breaks_when_the_right_to_it_ends() {
         let (near, mut far) = tokio::io::duplex(64);
         let (remove, removed) = oneshot::channel::<()>();
         let mut stream = Revocable::new(near, async { drop(removed.await) });
@@ -80,7 +81,7 @@ mod tests {
         let mut said = [0; 6];
         stream.read_exact(&mut said).await.unwrap();
         assert_eq!(&said, b"before");
-        let waiting = runtime::task::spawn(async move {
+        let waiting = crate::task::spawn(async move {
             let read = stream.read_exact(&mut [0; 1]).await;
             (read.unwrap_err().kind(), stream.write_all(b"after").await.unwrap_err().kind())
         });

@@ -1,0 +1,186 @@
+//! How a person's client comes to a token: an invitation, which is a token for one use, and what a
+//! client has to know of the cluster.
+
+use std::time::Duration;
+
+use access_core::{TOKEN_AGE_DEFAULT, TokenState};
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use model::TypedKey;
+use model::hex::to_hex;
+use model::people::Token;
+use model::record::{RECORD_VERSION, Unknown};
+
+use super::door::{Caller, find_token};
+use super::problem::Problem;
+use super::{Api, Shared, parse, records, tokens, users};
+use api_types::login::{
+    ClusterUrl, InviteUser, LogIn, LoggedIn, LoginLine, NodeReach, UserInvitation, Whoami,
+    check_addresses,
+};
+
+/// The name of the token that an invitation is, of which a user has one at a time.
+const INVITATION: &str = "invitation";
+/// The time for which an invitation is good unless somebody says otherwise: a day to read mail.
+const INVITATION_HOURS: u32 = 24;
+/// The longest time for which an invitation is good.
+const INVITATION_HOURS_MAX: u32 = 7 * 24;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Returns where clients find the nodes of the cluster that have said which key they show.
+pub async fn roster(api: &Api) -> Result<Vec<NodeReach>, Problem> {
+    let Some(peers) = &api.peers else { return Ok(Vec::new()) };
+    let roster = peers.roster().await.map_err(|error| Problem::internal(format!("{error:#}")))?;
+    let reach = roster.addresses.into_iter().filter_map(|(node, addresses)| {
+        let fingerprint = to_hex(roster.pins.get(&node)?);
+        let id = node.to_string();
+        (!addresses.is_empty()).then_some(NodeReach { id, addresses, fingerprint })
+    });
+    Ok(reach.collect())
+}
+
+/// Returns what tells this roster from others, short enough for each answer.
+pub fn roster_hash(roster: &[NodeReach]) -> String {
+    let bytes = serde_json::to_vec(roster).unwrap_or_default();
+    to_hex(&blake3::hash(&bytes).as_bytes()[..8])
+}
+
+pub async fn whoami(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Whoami>, Problem> {
+    Ok(Json(describe(&api, &caller).await?))
+}
+
+async fn describe(api: &Api, caller: &Caller) -> Result<Whoami, Problem> {
+    let mut roles = Vec::new();
+    for grant in caller.grants() {
+        roles.push(users::grant_row(api, grant).await?);
+    }
+    let token = match caller.token_on_record() {
+        Some((hash, token)) => Some(tokens::row(api, hash, token).await?),
+        None => None,
+    };
+    let nodes = roster(api).await?;
+    Ok(Whoami {
+        user: caller.name(),
+        machine: caller.is_machine(),
+        roles,
+        token,
+        node: api.node.to_string(),
+        cluster: cluster(api)?,
+        roster: roster_hash(&nodes),
+        nodes,
+    })
+}
+
+fn cluster(api: &Api) -> Result<String, Problem> {
+    let id = api.peers.as_ref().map(|peers| peers.cluster()).transpose();
+    Ok(id.map_err(|error| Problem::internal(format!("{error:#}")))?.unwrap_or_default())
+}
+
+/// Makes an invitation for a user, in place of the one before.
+pub async fn invite(
+    State(api): State<Shared>,
+    Path(user): Path<String>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<UserInvitation>), Problem> {
+    let asked: InviteUser = if body.is_empty() { InviteUser::default() } else { parse(&body)? };
+    let hours = asked.hours.unwrap_or(INVITATION_HOURS);
+    if hours == 0 || hours > INVITATION_HOURS_MAX {
+        let detail = format!("an invitation is good for 1 to {INVITATION_HOURS_MAX} hours");
+        return Err(Problem::invalid("invalid_expiry", detail));
+    }
+    let peers = api.peers.as_ref().ok_or_else(|| {
+        let detail = "a node whose store is in etcd has no port for people's clients";
+        Problem::missing("no_peers", detail)
+            .hint("give them an account on the machine, or keep the store on the nodes")
+    })?;
+    let _changing = api.changes.lock().await;
+    let (user, record) = users::require(&api.store, &user).await?;
+    let (own, pin) = peers.open_port().await.map_err(|error| {
+        Problem::conflict("no_port", format!("clients cannot reach this node: {error:#}"))
+    })?;
+    let addresses = match asked.addresses {
+        addresses if addresses.is_empty() => vec![own.to_string()],
+        addresses => addresses,
+    };
+    check_addresses(&addresses)
+        .map_err(|error| Problem::invalid("invalid_address", error.to_string()))?;
+    let name: model::TokenName = INVITATION.parse()?;
+    tokens::revoke_named(&api, &user, &name).await?;
+    let now = api.now();
+    let (text, row) = tokens::make(&api, |created_at| Token {
+        v: RECORD_VERSION,
+        name,
+        user: user.clone(),
+        user_created_at: record.created_at,
+        created_at,
+        expires_at: now.after(HOUR * hours),
+        limit: None,
+        revoked_at: None,
+        invites: Some(api.node.clone()),
+        unknown: Unknown::new(),
+    })
+    .await?;
+    let url = ClusterUrl { addresses, fingerprint: to_hex(&pin) };
+    let line = LoginLine { url, code: text.as_str().into() };
+    Ok((
+        StatusCode::CREATED,
+        Json(UserInvitation {
+            user: user.to_string(),
+            line: line.to_string(),
+            addresses: line.url.addresses,
+            fingerprint: line.url.fingerprint,
+            expires_at: row.expires_at,
+        }),
+    ))
+}
+
+/// Gives a token for an invitation, which is good for nothing after it.
+pub async fn log_in(
+    State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<LoggedIn>), Problem> {
+    let asked: LogIn = parse(&body)?;
+    let wanted: model::TokenName = asked.name.parse()?;
+    let Some((hash, _)) = caller.token_on_record().filter(|_| caller.is_invited()) else {
+        let detail = "the owner of the machine needs no token there";
+        return Err(Problem::conflict("not_invited", detail)
+            .hint("`cortex users invite NAME` makes an invitation for somebody"));
+    };
+    let _changing = api.changes.lock().await;
+    // Of two clients that come with it at once, the second finds it used.
+    let (state, invitation, user) = find_token(&api.store, hash, api.now()).await?;
+    let (TokenState::Valid, Some(mut invitation), Some(user)) = (state, invitation, user) else {
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_revoked", "it was used already")
+            .hint("ask for another invitation"));
+    };
+    if invitation.invites.as_ref() != Some(&api.node) {
+        let issuer = invitation.invites.map(|node| node.to_string()).unwrap_or_default();
+        let detail = format!("node {issuer} made this invitation, and this is {}", api.node);
+        return Err(Problem::conflict("other_node", detail)
+            .hint(format!("log in at the address of {issuer}, or ask for another invitation")));
+    }
+    let name = tokens::free_name(&api, &invitation.user, &user, wanted).await?;
+    invitation.revoked_at = Some(api.now());
+    records::write(&*api.store, TypedKey::Token(hash), &invitation).await?;
+    let owner = invitation.user.clone();
+    let (text, row) = tokens::make(&api, |created_at| Token {
+        name,
+        created_at,
+        expires_at: created_at.after(TOKEN_AGE_DEFAULT),
+        revoked_at: None,
+        invites: None,
+        ..invitation
+    })
+    .await?;
+    tracing::info!(user = %owner, token = row.name, "api.logged_in");
+    let nodes = roster(&api).await?;
+    let (roster, cluster) = (roster_hash(&nodes), cluster(&api)?);
+    let token = text.as_str().into();
+    Ok((StatusCode::CREATED, Json(LoggedIn { token, row, cluster, roster, nodes })))
+}
