@@ -359,7 +359,9 @@ async fn authenticate(
             door.check_patience(connection)?;
             let person = by_token(door, value).await;
             match &person {
-                Ok(person) => connection.note(person.hash),
+                // An invitation ends when it is used, and its answer has to arrive.
+                Ok(person) if person.token.invites.is_none() => connection.note(person.hash),
+                Ok(_) => {}
                 Err(problem) if problem.is_unauthorized() => {
                     locked(&door.refused).take(&connection.network(), door.clock.now());
                 }
