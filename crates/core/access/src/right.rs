@@ -41,7 +41,7 @@ pub enum Right {
 pub enum Reach {
     /// Everybody has it.
     Anyone,
-    /// Whoever comes with an invitation has it.
+    /// Those who come with an invitation have it.
     Invited,
     Application,
     /// An application that is to be made: on the platform or in a team.

@@ -19,7 +19,7 @@ const ADDRESS_BYTES_MAX: usize = 262;
 /// The most addresses of a line; each costs a moment if nobody is there.
 const ADDRESSES_MAX: usize = 8;
 
-/// Where clients find a node, and what it shows there.
+/// The addresses at which clients find a node, and the key that it shows there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReach {
     pub id: String,
@@ -34,7 +34,8 @@ pub struct InviteUser {
     /// The hours for which it is good; 24 if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hours: Option<u32>,
-    /// Where the client will find this node, as `HOST:PORT`; where other nodes find it if empty.
+    /// The addresses at which the client will find this node, as `HOST:PORT`; those at which other
+    /// nodes find it if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }

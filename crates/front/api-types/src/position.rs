@@ -1,5 +1,5 @@
-//! How far the lines of a log have come to somebody who follows them, so that after a cut connection
-//! none is missing and none comes twice.
+//! How far the lines of a log have come to somebody who follows them, so that after a cut
+//! connection none is missing and none comes twice.
 
 /// The newest time of the lines of one node, and how many lines had it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

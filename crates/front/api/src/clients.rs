@@ -1,5 +1,5 @@
-//! Clients with tokens, who come to the node port from anywhere: TLS is the transport's, and here are
-//! HTTP, the limits for strangers, and the end of connections whose token has ended.
+//! Clients with tokens, who come to the node port from anywhere: TLS is the transport's, and here
+//! are HTTP, the limits for strangers, and the end of connections whose token has ended.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -1,6 +1,6 @@
-//! The HTTP API of one node, on a UNIX socket and for clients with tokens on the node port: the only
-//! way in for the command line, the console and tests. It reads, writes and watches the store, and reads logs; it calls no other part.
-//! `node.rs` gives it its context and drives it.
+//! The HTTP API of one node, on a UNIX socket and for clients with tokens on the node port: the
+//! only way in for the command line, the console and tests. It reads, writes and watches the store,
+//! and reads logs; it calls no other part. `node.rs` gives it its context and drives it.
 
 mod applications;
 mod archive;

@@ -10,8 +10,8 @@ use client::{ClientError, encode};
 /// The exit status that a shell reports for a command that was interrupted.
 const INTERRUPTED: u8 = 130;
 
-/// Attempts to watch on after a cut connection, with nothing new between them, and the pause between
-/// two: a minute, in which a laptop finds another network.
+/// Attempts to watch on after a cut connection, with nothing new between them, and the pause
+/// between two: a minute, in which a laptop finds another network.
 const ATTEMPTS_MAX: u32 = 60;
 const PAUSE: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
-//! The client of the API, the one path from people to the platform: HTTP over the node's UNIX socket,
-//! or over TLS to one of the nodes of a cluster elsewhere. Knows addresses and errors of the API, and nothing of what it is used for; driven by the
-//! command line.
+//! The client of the API, the one path from people to the platform: HTTP over the node's UNIX
+//! socket, or over TLS to one of the nodes of a cluster elsewhere. Knows addresses and errors of
+//! the API, and nothing of what it is used for; driven by the command line.
 
 mod pinned;
 mod reach;

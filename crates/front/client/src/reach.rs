@@ -1,5 +1,5 @@
-//! The way to a cluster elsewhere: one of its nodes, whichever answers first. The addresses are tried
-//! one after the other without waiting for those that say nothing, as browsers do (RFC 8305).
+//! The way to a cluster elsewhere: one of its nodes, whichever answers first. The addresses are
+//! tried one after the other without waiting for those that say nothing, as browsers do (RFC 8305).
 
 use std::collections::VecDeque;
 use std::time::Duration;

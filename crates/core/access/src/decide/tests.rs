@@ -86,6 +86,15 @@ proptest! {
     }
 
     #[test]
+    fn an_invitation_is_good_for_a_login_alone(
+        held in btree_set(grants(), 0..4), right in rights(), target in targets()
+    ) {
+        let allowed = |principal| ask(principal, right, &target) == Decision::Allowed;
+        prop_assert_eq!(allowed(Principal::Invited), right == Right::LogIn);
+        prop_assert!(right != Right::LogIn || !allowed(Principal::User(&held)));
+    }
+
+    #[test]
     fn revoking_never_adds_a_right(
         held in btree_set(grants(), 1..5), at in any::<prop::sample::Index>(),
         right in rights(), target in targets()
