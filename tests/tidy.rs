@@ -1,5 +1,8 @@
 //! House rules that a machine can check, over every tracked file. The reasons are in `STYLE.md`.
 
+#[path = "tidy/documents.rs"]
+mod documents;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -461,91 +464,14 @@ fn no_file_names_a_place_of_one_machine() {
     assert_none("no absolute path of a machine, no registry's host", found.collect());
 }
 
-/// Returns the targets of `[text](target)`.
-fn links(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for piece in text.split("](").skip(1) {
-        if let Some(target) = piece.split(')').next() {
-            found.push(target.to_string());
-        }
-    }
-    found
-}
-
+/// Checks that no merge was committed with what Git marks as undecided.
 #[test]
-fn documents_link_to_what_exists() {
-    let root = root();
-    let mut dead = Vec::new();
-    for file in files().into_iter().filter(|file| file.path.ends_with(".md")) {
-        let folder = root.join(&file.path).parent().expect("a file has a folder").to_path_buf();
-        for link in links(&file.text) {
-            let target = link.split('#').next().unwrap_or_default();
-            let elsewhere = link.starts_with("http://") || link.starts_with("https://");
-            if !elsewhere && !target.is_empty() && !folder.join(target).exists() {
-                dead.push(format!("{} -> {link}", file.path));
-            }
-        }
-    }
-    assert_none("documents link to files that exist", dead);
-}
-
-/// Checks paths in backticks that look like files of this repository.
-#[test]
-fn documents_name_files_that_exist() {
-    let root = root();
-    let mut dead = Vec::new();
-    for file in files().into_iter().filter(|file| file.path.ends_with(".md")) {
-        for (n, code) in file.text.split('`').enumerate() {
-            let path = n % 2 == 1 && !code.contains([' ', '\n', '*', '{', '<', '$']);
-            let ours = ["crates/", "docs/", "examples/", "tests/"];
-            if path && ours.iter().any(|start| code.starts_with(start)) && !root.join(code).exists()
-            {
-                dead.push(format!("{}: {code}", file.path));
-            }
-        }
-    }
-    assert_none("documents name files that exist", dead);
-}
-
-#[test]
-fn documents_are_there() {
-    let root = root();
-    let expected = [
-        "README.md",
-        "ARCHITECTURE.md",
-        "STYLE.md",
-        "CONTRIBUTING.md",
-        "LICENSE",
-        "cortex.example.toml",
-        "docs/names.md",
-        "docs/glossary.md",
-        "test",
-        ".ci/run",
-    ];
-    let missing = expected.iter().filter(|path| !root.join(path).exists());
-    assert_none("every clone has these", missing.map(|path| path.to_string()).collect());
-}
-
-/// Checks that the command line knows every `cortex COMMAND` of the README.
-#[test]
-fn the_readmes_commands_exist() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("there is a README");
-    let help = std::process::Command::new(env!("CARGO_BIN_EXE_cortex")).arg("--help").output();
-    let help = String::from_utf8(help.expect("the binary runs").stdout).expect("help is text");
-    let known: BTreeSet<&str> = help
-        .lines()
-        .filter(|line| line.starts_with("  "))
-        .flat_map(|line| words(line).next())
-        .collect();
-    let used = readme.lines().filter_map(|line| {
-        let line = line.trim().trim_start_matches("$ ");
-        let rest = line.strip_prefix("cortex ").or_else(|| line.split(" -- ").nth(1));
-        rest.and_then(|rest| words(rest).next())
-    });
-    let used: BTreeSet<&str> = used.collect();
-    assert!(used.contains("up") && used.len() > 10, "the README shows the tour: {used:?}");
-    let unknown = used.iter().filter(|command| !known.contains(*command));
-    assert_none("the README's commands exist", unknown.map(|c| c.to_string()).collect());
+fn no_conflict_is_left_in_a_file() {
+    let marks = ["<<<<<<< ", ">>>>>>> "];
+    let found = files().into_iter().filter(|file| !is_tidy(file));
+    let found =
+        found.flat_map(|file| lines(&file, |line| marks.iter().any(|m| line.starts_with(m))));
+    assert_none("conflicts are resolved", found.collect());
 }
 
 /// Checks that `ring` is the only provider of cryptography: two in one binary panic at run time.

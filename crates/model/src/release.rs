@@ -32,6 +32,9 @@ pub struct Release {
     pub author: String,
     /// What happened in words for people: "push of abc123", "rollback to v3".
     pub note: String,
+    /// The commit or revision that was pushed, whole; `None` for a plain directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
     /// The release that served when this was asked for, which is where `rollback` goes by default.
     #[serde(default)]
     pub replaces: Option<ReleaseId>,

@@ -113,6 +113,7 @@ impl World {
             created_at: self.timestamp(),
             author: "ann".into(),
             note: String::new(),
+            revision: None,
             replaces: None,
             takes_back: None,
             unknown: Unknown::new(),

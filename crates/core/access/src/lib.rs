@@ -5,6 +5,7 @@ mod allowance;
 mod decide;
 mod right;
 mod token;
+mod touch;
 
 pub use allowance::Allowance;
 pub use decide::{AccessTarget, Decision, Principal, Refusal, decide, loses_last_owner};
@@ -14,3 +15,4 @@ pub use token::{
     LAST_USE_STEP, TOKEN_AGE_DEFAULT, TOKEN_AGE_MAX, TOKEN_KEPT, TOKEN_RANDOM_BYTES, TokenFault,
     TokenState, TokenText, is_use_due,
 };
+pub use touch::{CUT_OFF_AFTER, Touch, is_half};

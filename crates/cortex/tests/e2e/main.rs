@@ -16,6 +16,7 @@ mod faults;
 mod fixtures;
 mod foreign_load;
 mod frameworks;
+mod git_push;
 mod hello;
 mod http2;
 mod idle;

@@ -196,6 +196,9 @@ pub struct ReleaseRow {
     /// The release with the node that made it.
     pub id: String,
     pub note: String,
+    /// The commit or revision that was pushed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
     pub author: String,
     pub created_at: String,
     #[serde(rename = "type")]

@@ -34,6 +34,8 @@ const CONNECTIONS_MAX: usize = 512;
 const CONNECTIONS_EACH_MAX: usize = 64;
 /// The time in which a request's head has to come; a connection that is kept ends after it, too.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// The time for an answer that is under way when its token ends, such as that to its revocation.
+const LAST_ANSWER_MAX: Duration = Duration::from_secs(1);
 /// The time between two looks for tokens that have expired; one that is revoked is noticed at once.
 const EXPIRY_LOOK: Duration = Duration::from_secs(10);
 
@@ -55,17 +57,31 @@ pub async fn serve(api: Shared, routes: Router) -> anyhow::Result<()> {
 }
 
 async fn serve_one(api: Shared, routes: Router, connection: Arc<Connection>, stream: BoxedStream) {
-    let stream = Revocable::new(stream, connection.ended());
+    let cut = {
+        let ended = connection.ended();
+        async move {
+            ended.await;
+            tokio::time::sleep(LAST_ANSWER_MAX).await;
+        }
+    };
+    let stream = Revocable::new(stream, cut);
     let from = connection.from;
     let service = service_fn(|request| {
         answer(api.clone(), routes.clone(), Peer::Network(connection.clone()), request)
     });
-    let served = http1::Builder::new()
+    let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME_MAX)
         .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades()
-        .await;
+        .with_upgrades();
+    let mut serving = std::pin::pin!(serving);
+    let served = tokio::select! {
+        served = &mut serving => served,
+        () = connection.ended() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(%from, %error, "api.client_lost");
     }

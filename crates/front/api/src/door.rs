@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use access_core::{
     AccessTarget, Allowance, Decision, Principal, Reach, Refusal, Right, TokenState, TokenText,
-    decide, is_use_due, teams_for_new,
+    Touch, decide, is_use_due, teams_for_new,
 };
 use axum::extract::{ConnectInfo, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -50,6 +50,8 @@ pub struct Door {
     pub entries: AtomicU32,
     refused: Mutex<Allowance<IpAddr>>,
     changes: Mutex<Allowance<UserName>>,
+    /// How much of the cluster this node hears.
+    pub touch: Mutex<Touch>,
 }
 
 impl Door {
@@ -69,6 +71,7 @@ impl Door {
             entries: AtomicU32::new(0),
             refused: Mutex::new(refused),
             changes: Mutex::new(changes),
+            touch: Mutex::default(),
         }
     }
 
@@ -79,6 +82,19 @@ impl Door {
             let detail = "too many requests from there were refused";
             Err(Refused::later("too_many_refused", detail, wait))
         })
+    }
+
+    /// Refuses changes of those who own nothing on a node that was cut off: their token may have
+    /// been revoked where this node does not hear of it.
+    fn check_touch(&self, caller: &Caller) -> Result<(), Problem> {
+        let since = locked(&self.touch).cut_off_since(self.clock.now());
+        let Some(since) = since.filter(|_| !caller.may(Right::ManagePeople)) else {
+            return Ok(());
+        };
+        let since = records::rfc3339(since);
+        let detail = format!("since {since} this node has heard less than half of the cluster");
+        Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cut_off", detail)
+            .hint("tokens only read here until it hears more; ask another node, or an owner"))
     }
 
     /// Takes a change off a user's allowance; the owner of the machine has no limit.
@@ -331,6 +347,9 @@ pub async fn pass(
     let Some(door) = gate.door.filter(|_| gate.recording == Recording::Change) else {
         return next.run(request).await;
     };
+    if let Err(problem) = door.check_touch(&caller) {
+        return problem.into_response();
+    }
     if let Err(refused) = door.count_change(&caller) {
         return refused.into_response();
     }
@@ -359,9 +378,7 @@ async fn authenticate(
             door.check_patience(connection)?;
             let person = by_token(door, value).await;
             match &person {
-                // An invitation ends when it is used, and its answer has to arrive.
-                Ok(person) if person.token.invites.is_none() => connection.note(person.hash),
-                Ok(_) => {}
+                Ok(person) => connection.note(person.hash),
                 Err(problem) if problem.is_unauthorized() => {
                     locked(&door.refused).take(&connection.network(), door.clock.now());
                 }
@@ -530,3 +547,6 @@ fn answer(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,7 @@ mod status;
 mod table;
 mod teams;
 mod tokens;
+mod touch;
 mod transfer;
 mod unread;
 mod upgrade;
@@ -149,23 +150,28 @@ impl Api {
 /// Serves the API until the socket fails or the future is dropped.
 pub async fn serve(context: ApiContext) -> anyhow::Result<()> {
     let shared = shared(context);
-    let routes = refused::what_is_left(node_table(&shared).into_router());
-    serve_routes(shared.clone(), reads_all(routes.with_state(shared))).await
+    let door = door(&shared);
+    let table = node_table(&shared, door.clone());
+    serve_table(shared, door, table).await
 }
 
 /// Serves the API like `serve`, for a node that keeps the store and runs nothing.
 pub async fn serve_store(context: ApiContext) -> anyhow::Result<()> {
     let shared = shared(context);
-    let routes = refused::what_is_left(store_table(&shared).into_router());
-    serve_routes(shared.clone(), reads_all(routes.with_state(shared))).await
+    let door = door(&shared);
+    let table = store_table(&shared, door.clone());
+    serve_table(shared, door, table).await
 }
 
-async fn serve_routes(shared: Shared, routes: Router) -> anyhow::Result<()> {
+async fn serve_table(shared: Shared, door: Arc<Door>, table: Table<Shared>) -> anyhow::Result<()> {
+    let routes = refused::what_is_left(table.into_router());
+    let routes = reads_all(routes.with_state(shared.clone()));
     let listener = SocketListener::bind(&shared.layout)?;
     let service = routes.clone().into_make_service_with_connect_info::<Peer>();
     tokio::select! {
         ended = axum::serve(listener, service) => ended.context("the API's socket failed"),
-        never = clients::serve(shared, routes) => never,
+        ended = touch::follow(&shared, &door) => ended,
+        ended = clients::serve(shared.clone(), routes) => ended,
     }
 }
 
@@ -209,8 +215,8 @@ pub async fn serve_keys(layout: &DataDirectory, store: SharedStore) -> anyhow::R
     axum::serve(listener, service).await.context("the API's socket failed")
 }
 
-fn store_table(shared: &Shared) -> Table<Shared> {
-    key_table(shared.store.clone(), Some(door(shared)))
+fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
+    key_table(shared.store.clone(), Some(door))
         .post_unrecorded("/v1/shutdown", Right::ShutDown, status::shut_down)
         .post("/v1/store/squash", Right::RawStore, cluster::squash)
         .get("/v1/cluster", Right::SeePlatform, cluster::status)
@@ -240,8 +246,8 @@ fn store_table(shared: &Shared) -> Table<Shared> {
         .get("/v1/audit", Right::SeeAudit, audit::list)
 }
 
-fn node_table(shared: &Shared) -> Table<Shared> {
-    store_table(shared)
+fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
+    store_table(shared, door)
         .get("/v1/apps", Right::ListApplications, applications::list)
         .post("/v1/apps", Right::CreateApplication, applications::create)
         .get("/v1/apps/{app}", Right::SeeApplication, applications::show)

@@ -28,6 +28,7 @@ pub struct Draft {
     pub settings: Settings,
     pub build: BuildId,
     pub note: String,
+    pub revision: Option<String>,
     pub author: String,
     pub config: ConfigVariables,
 }
@@ -48,6 +49,7 @@ impl Draft {
             settings: release.settings.clone(),
             build,
             note,
+            revision: release.revision.clone(),
             author,
             config,
         }
@@ -81,6 +83,7 @@ pub async fn make(
         created_at: api.now(),
         author: draft.author,
         note: draft.note,
+        revision: draft.revision,
         replaces: rollout.serving.clone(),
         takes_back: None,
         unknown: Unknown::new(),
@@ -172,6 +175,7 @@ pub async fn list(
         release: app.label(&release.id),
         id: release.id.to_string(),
         note: release.note.clone(),
+        revision: release.revision.clone(),
         author: release.author.clone(),
         created_at: records::rfc3339(release.created_at),
         framework: release.recipe.framework.clone(),

@@ -3,7 +3,7 @@
 
 mod builds;
 mod domains;
-mod fixture;
+pub mod fixture;
 mod people;
 mod ports;
 mod refused;

@@ -44,6 +44,9 @@ pub struct PushQuery {
     /// A note for people: where the source came from.
     #[serde(default)]
     note: Option<String>,
+    /// The commit or revision that this is.
+    #[serde(default)]
+    revision: Option<String>,
     /// Whether to do nothing if the same source serves already.
     #[serde(default)]
     if_changed: bool,
@@ -210,7 +213,7 @@ async fn release(
     let source = TypedKey::Source(name.clone(), file.hash).key();
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
-    let note = query.note.unwrap_or_else(|| "push".into());
+    let note = line(query.note.as_deref().unwrap_or("push"));
     let anew = if query.rebuild { RebuildWhen::Always } else { RebuildWhen::AfterFailure };
     let build = builds::choose(api, &app, hash, &plan.recipe, &config, anew).await?;
     let draft = Draft {
@@ -219,7 +222,8 @@ async fn release(
         recipe: plan.recipe,
         settings: plan.settings,
         build: build.id,
-        note: note.chars().filter(|c| !c.is_control()).take(NOTE_CHARS_MAX).collect(),
+        note,
+        revision: query.revision.as_deref().map(line),
         author: caller.name(),
         config,
     };
@@ -228,6 +232,11 @@ async fn release(
     answer.notes.extend(build.note);
     answer.notes.extend(notes);
     Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// Returns what a client says of a push as it is kept: short, and harmless to a terminal.
+fn line(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(NOTE_CHARS_MAX).collect()
 }
 
 fn is_serving(app: &ApplicationRecords, plan: &Plan, file: &ValueFile) -> bool {

@@ -77,6 +77,18 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
     }
 }
 
+/// The error of a release that failed, which was shown already.
+#[derive(Debug, thiserror::Error)]
+#[error("release {release} failed: {why}")]
+pub struct ReleaseFailed {
+    pub release: String,
+    pub why: String,
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_string()
+}
+
 /// How a connection ended on which a rollout was watched.
 enum Watched {
     Ended(anyhow::Result<()>),
@@ -152,7 +164,8 @@ async fn watch(
             }
             Progress::Failed { message, serving } => {
                 failed(released, &shown.said.rest(&message), serving.as_deref());
-                return Watched::Ended(Err(Exit(1).into()));
+                let (release, why) = (released.release.clone(), first_line(&message));
+                return Watched::Ended(Err(ReleaseFailed { release, why }.into()));
             }
         }
     }

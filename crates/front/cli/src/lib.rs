@@ -7,6 +7,7 @@ mod apps;
 mod attend;
 mod audit;
 mod bench;
+mod completions;
 mod config;
 mod contexts;
 mod deploy;
@@ -14,6 +15,7 @@ mod doctor;
 mod domains;
 mod dotenv;
 mod down;
+mod git;
 mod https;
 mod info;
 mod install;
@@ -171,6 +173,8 @@ enum Command {
     Teams(teams::Teams),
     /// List tokens, create or revoke one
     Tokens(tokens::Tokens),
+    /// Let `git push cortex` push to an application
+    Git(git::Git),
     /// Show who changed what
     Audit(audit::Audit),
     /// Log in to a platform elsewhere with an invitation
@@ -195,6 +199,8 @@ enum Command {
     Metrics(metrics::Metrics),
     /// Let all nodes run another binary of Cortex, one after the other
     Upgrade(upgrade::Upgrade),
+    /// Print what lets a shell complete commands: `source <(cortex completions bash)`
+    Completions(completions::Completions),
     /// Say whether this binary works here, and which formats it knows
     #[command(hide = true)]
     SelfCheck(self_check::SelfCheck),
@@ -271,6 +277,9 @@ pub fn main() -> ExitCode {
     if vera::is_called(arguments.first()) {
         return vera::main(arguments);
     }
+    if git::helper::is_called(arguments.first()) {
+        return git::helper::main(arguments);
+    }
     main_with(arguments)
 }
 
@@ -292,6 +301,9 @@ fn main_with(arguments: Vec<OsString>) -> ExitCode {
 fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(Exit(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
+    }
+    if error.is::<deploy::ReleaseFailed>() {
+        return ExitCode::FAILURE;
     }
     if is_of_output(error) {
         return ExitCode::SUCCESS;
@@ -366,6 +378,7 @@ impl Command {
                 | Command::SelfCheck(_)
                 | Command::Login(_)
                 | Command::Contexts(_)
+                | Command::Completions(_)
                 | Command::Use(_)
         )
     }
@@ -403,11 +416,16 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Teams(command) => command.run(context).await,
         Command::Tokens(command) => command.run(context).await,
         Command::Audit(command) => command.run(context).await,
+        Command::Git(command) => command.run(context).await,
         Command::Login(command) => command.run(context).await,
         Command::Logout(command) => command.run(context).await,
         Command::Whoami(command) => command.run(context).await,
         Command::Contexts(command) => command.run(context),
         Command::Use(command) => command.run(context),
+        Command::Completions(command) => {
+            command.run();
+            Ok(())
+        }
         Command::Store(command) => command.run(context).await,
         Command::Router(command) => command.run(context).await,
         Command::Metrics(command) => command.run(context).await,

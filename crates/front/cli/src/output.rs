@@ -19,6 +19,10 @@ const ESCAPE: char = '\u{1b}';
 
 /// Prints data: one line on stdout. A closed pipe is an error, which ends the command quietly.
 pub fn print(line: &str) -> anyhow::Result<()> {
+    if THROUGH_GIT.get().is_some() {
+        say(line);
+        return Ok(());
+    }
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}", plain(line)).context("stdout")?;
     stdout.flush().context("stdout")
@@ -27,7 +31,19 @@ pub fn print(line: &str) -> anyhow::Result<()> {
 /// Prints progress or a message: one line on stderr. Errors are ignored, as nobody may be
 /// listening.
 pub fn say(line: &str) {
-    writeln!(io::stderr().lock(), "{}", plain(line)).ok();
+    say_painted(&plain(line));
+}
+
+/// Set where Git shows what is said here to a person: its own stdout is a conversation.
+static THROUGH_GIT: OnceLock<()> = OnceLock::new();
+
+/// Prints all that follows, data too, as Git shows what a remote says.
+pub fn speak_through_git() {
+    THROUGH_GIT.set(()).ok();
+}
+
+fn remote_mark() -> &'static str {
+    THROUGH_GIT.get().map_or("", |()| "remote: ")
 }
 
 /// Prints the start of a line that `say` ends: `Scaling web... `.
@@ -65,7 +81,7 @@ pub fn complain(text: &str) {
         let line = plain(line);
         let text =
             if red { format!(" \x1b[31m!\x1b[0m     {line}") } else { format!(" !     {line}") };
-        writeln!(io::stderr().lock(), "{}", text.trim_end()).ok();
+        say_painted(text.trim_end());
     }
 }
 
@@ -118,7 +134,7 @@ pub fn print_painted(line: &str) -> anyhow::Result<()> {
 
 /// Prints like `say`, without filtering.
 pub fn say_painted(line: &str) {
-    writeln!(io::stderr().lock(), "{line}").ok();
+    writeln!(io::stderr().lock(), "{}{line}", remote_mark()).ok();
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -78,6 +78,19 @@ pub async fn push_as(
     push(session, source, name, Repeat::Always).await
 }
 
+/// Pushes a commit of the repository around a directory, as `git push` does.
+pub async fn push_commit(
+    session: &Session,
+    directory: &Path,
+    commit: &str,
+    name: &ApplicationName,
+) -> anyhow::Result<()> {
+    let mut source = find(directory, Vcs::Git, Some(commit.into())).await?;
+    // Whoever pushes a branch with Git knows that it takes what is committed.
+    source.uncommitted = None;
+    push(session, source, name, Repeat::Always).await
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Always,
@@ -93,17 +106,19 @@ async fn push(
     name: &ApplicationName,
     repeat: Repeat,
 ) -> anyhow::Result<()> {
-    for warning in &source.warnings {
+    for warning in source.uncommitted.iter().chain(&source.warnings) {
         output::say(&format!("Warning: {warning}"));
     }
     let note = source.note.clone();
     output::say(&format!("-----> Pushing {name}: {note}"));
+    let revision = source.revision.as_deref().map(|id| format!("&revision={}", encode(id)));
     let path = format!(
-        "/v1/apps/{}/releases?note={}&if_changed={}&rebuild={}",
+        "/v1/apps/{}/releases?note={}&if_changed={}&rebuild={}{}",
         encode(name.as_str()),
         encode(&note),
         repeat == Repeat::IfChanged,
-        repeat == Repeat::Rebuilt
+        repeat == Repeat::Rebuilt,
+        revision.unwrap_or_default()
     );
     let (chunks, packed) = pack(source);
     let uploaded = tokio::select! {

@@ -189,7 +189,7 @@ impl Client {
             .header(header::CONNECTION, "upgrade")
             .header(header::UPGRADE, protocol)
             .body(empty())?;
-        let response = sender.send_request(request).await.context("the node went away")?;
+        let response = sender.send_request(request).await.map_err(gone)?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Box::new(TokioIo::new(hyper::upgrade::on(response).await?)));
         }
@@ -207,7 +207,7 @@ impl Client {
             .request(method, path)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
-        let response = sender.send_request(request).await.context("the node went away")?;
+        let response = sender.send_request(request).await.map_err(gone)?;
         if let Some(roster) = response.headers().get(ROSTER_HEADER) {
             *locked(&self.roster) = roster.to_str().ok().map(String::from);
         }
@@ -248,6 +248,16 @@ async fn connect_here(socket: &Path, data: &Path) -> anyhow::Result<UnixStream> 
         _ => anyhow::Error::new(error)
             .context(format!("the node's socket {} cannot be used", socket.display())),
     })
+}
+
+/// Returns the error for a node that hung up. That TLS was not ended in order says no more.
+fn gone(error: hyper::Error) -> anyhow::Error {
+    let source = std::error::Error::source(&error);
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    match source.map(std::io::Error::kind) {
+        Some(std::io::ErrorKind::UnexpectedEof) => anyhow::anyhow!("the node went away"),
+        _ => anyhow::Error::new(error).context("the node went away"),
+    }
 }
 
 fn empty() -> RequestBody {
@@ -307,7 +317,7 @@ impl AnswerLines {
             match self.body.frame().await {
                 None => self.ended = true,
                 Some(frame) => {
-                    let frame = frame.context("the node went away")?;
+                    let frame = frame.map_err(gone)?;
                     if let Some(bytes) = frame.data_ref() {
                         self.buffer.extend_from_slice(bytes);
                     }

@@ -97,6 +97,7 @@ async fn push(context: &AgentContext) {
         created_at: context.clock.now(),
         author: "tester".into(),
         note: String::new(),
+        revision: None,
         replaces: None,
         takes_back: None,
         unknown: Default::default(),

@@ -25,6 +25,8 @@ pub struct Roster {
     pub pins: BTreeMap<NodeId, KeyPin>,
     /// The members without a store.
     pub guests: BTreeSet<NodeId>,
+    /// The member that is there for the longest time.
+    pub eldest: Option<NodeId>,
 }
 
 impl Roster {
@@ -73,13 +75,17 @@ pub fn node_of(key: &Key) -> Option<NodeId> {
 /// without an address.
 pub async fn read(store: &dyn Store) -> anyhow::Result<Roster> {
     let entries = store.prefix(&prefix()).await?;
-    let mut roster = Roster::default();
+    let (mut roster, mut first) = (Roster::default(), None);
     for entry in entries {
         let Some(node) = node_of(&entry.key) else { continue };
         let key = address_key(&node);
         let said = store.lookup(&key).await?;
         let said: Option<NodeAddress> = readable(&key, said.as_ref().map(|said| &said.value));
         let member: Option<Member> = readable(&entry.key, Some(&entry.value));
+        if let Some(member) = &member {
+            let came = (member.joined_at, node.clone());
+            first = first.filter(|first| *first < came).or(Some(came));
+        }
         let (mut addresses, mut pin) =
             member.map(|member| (member.addresses, member.pin)).unwrap_or_default();
         if let Some(said) = said {
@@ -95,6 +101,7 @@ pub async fn read(store: &dyn Store) -> anyhow::Result<Roster> {
         }
         roster.addresses.insert(node, addresses);
     }
+    roster.eldest = first.map(|(_, node)| node);
     Ok(roster)
 }
 

@@ -35,6 +35,10 @@ pub enum Vcs {
 pub struct Source {
     /// The note of the release: "push of abc123 (git)".
     pub note: String,
+    /// The revision that is pushed, whole; `None` for files as they are.
+    pub revision: Option<String>,
+    /// The warning that the work tree has changes which are not pushed.
+    pub uncommitted: Option<String>,
     /// The warnings for people, before the push.
     pub warnings: Vec<String>,
     content: PushedContent,
@@ -102,6 +106,8 @@ impl Source {
         }
         Ok(Source {
             note: "push of a directory".into(),
+            revision: None,
+            uncommitted: None,
             warnings: Vec::new(),
             content: PushedContent::Directory(directory.to_path_buf()),
         })

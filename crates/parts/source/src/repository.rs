@@ -163,13 +163,14 @@ impl VersionedDirectory {
         }
         let mut warnings: Vec<String> = Vec::new();
         let changed = self.changed()?;
-        if !changed.is_empty() {
-            warnings.push(format!(
+        let uncommitted = (!changed.is_empty()).then(|| {
+            format!(
                 "there are changes that are not committed: {short} is pushed without them (--vcs \
                  dir pushes the files as they are): {}",
                 listed(&changed)
-            ));
-        }
+            )
+        });
+        let revision_id = Some(id.clone());
         let mut found =
             Revision { place: self, id, ignored: Ignored::default(), parts: Vec::new() };
         found.ignored = found.ignore_files(&names, revision.is_some())?;
@@ -189,7 +190,8 @@ impl VersionedDirectory {
             false => format!(":{}", found.place.prefix.display()),
         };
         let note = format!("push of {short}{place} ({})", found.place.kind.word());
-        Ok(Some(Source { note, warnings, content: PushedContent::Revision(Box::new(found)) }))
+        let content = PushedContent::Revision(Box::new(found));
+        Ok(Some(Source { note, revision: revision_id, uncommitted, warnings, content }))
     }
 
     fn resolve(&self, revision: Option<&str>) -> anyhow::Result<String> {

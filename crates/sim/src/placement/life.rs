@@ -160,6 +160,7 @@ impl World {
             created_at: self.clock(at),
             author: "ann".into(),
             note: String::new(),
+            revision: None,
             replaces: None,
             takes_back: None,
             unknown: Unknown::new(),

@@ -212,6 +212,7 @@ impl World {
             created_at: self.clock.now(),
             author: String::new(),
             note: String::new(),
+            revision: None,
             replaces: None,
             takes_back: None,
             unknown: BTreeMap::default(),

@@ -23,7 +23,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const MADE: Timestamp = Timestamp(1_000);
 
 fn rows(api: &Fixture) -> Vec<TableRow> {
-    node_table(&shared(api.context.clone())).rows
+    let api = shared(api.context.clone());
+    node_table(&api, crate::door(&api)).rows
 }
 
 /// Returns the path with names in place of its parameters.

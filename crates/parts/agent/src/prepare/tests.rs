@@ -86,6 +86,7 @@ impl Bench {
             created_at: Timestamp(0),
             author: "tester".into(),
             note: String::new(),
+            revision: None,
             replaces: None,
             takes_back: None,
             unknown: Default::default(),

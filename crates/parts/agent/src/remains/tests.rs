@@ -65,6 +65,7 @@ impl Fixture {
             created_at: application_created_at,
             author: "ann".into(),
             note: String::new(),
+            revision: None,
             replaces: None,
             takes_back: None,
             unknown: Unknown::new(),

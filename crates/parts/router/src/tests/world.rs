@@ -268,6 +268,7 @@ impl World {
             created_at: Timestamp(0),
             author: String::new(),
             note: String::new(),
+            revision: None,
             replaces: None,
             takes_back: None,
             unknown: BTreeMap::default(),
