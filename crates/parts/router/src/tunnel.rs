@@ -13,6 +13,7 @@ use super::moved::{Direction, Moved};
 use super::pace::WRITE_TIME_MAX;
 use super::permit::Permit;
 use super::pool::Pool;
+use super::presence::Busy;
 use super::stream::{fill, write_all};
 use super::streams::TransferEnd;
 use super::wire::Wire;
@@ -27,6 +28,14 @@ pub struct TunnelLimits {
     pub idle: Duration,
     /// The time for which one side took nothing, whatever the other did.
     pub write: Duration,
+}
+
+/// What a request leaves that upgraded its connection.
+pub struct Upgraded {
+    pub upstream: Wire,
+    pub permit: Permit,
+    /// A router that stops waits for it as for a request.
+    pub busy: Busy,
 }
 
 pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
