@@ -36,7 +36,8 @@ const DESCRIPTORS_EACH: u64 = 2;
 #[derive(Debug, Args)]
 pub struct WebsocketsArgs {
     /// WebSockets at a time
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=30_000))]
+    #[arg(long, default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=30_000))]
     connections: u64,
     /// Seconds for which nobody says anything
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=600))]

@@ -188,7 +188,10 @@ mod tests {
         // Two seconds each, of 50, 150, and so on to 950 requests a second.
         for (index, count) in counts.into_iter().enumerate() {
             let expected = 100.0 + 200.0 * index as f64;
-            assert!((f64::from(count as u32) - expected).abs() < 0.15 * expected + 30.0, "{counts:?}");
+            assert!(
+                (f64::from(count as u32) - expected).abs() < 0.15 * expected + 30.0,
+                "{counts:?}"
+            );
         }
         assert!(ramp.arrivals().is_sorted());
         assert!(ramp.arrivals().eq(ramp.arrivals()));

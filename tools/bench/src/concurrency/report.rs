@@ -108,10 +108,11 @@ impl WorkRows {
         let (name, about, peak) = (self.name, self.about, self.peak_per_second);
         writeln!(out, "{name}: {about}; up to {peak:.0} requests/s in {seconds} s")?;
         let Some(first) = self.rows.first() else { return Ok(()) };
-        let line = |out: &mut String, label: &str, what: &dyn Fn(&SliceFigures) -> String, row: &Row| {
-            let cells = row.seen.slices.iter().map(|slice| format!("{:>7}", what(slice)));
-            writeln!(out, "  {label:<24}{}", cells.collect::<String>())
-        };
+        let line =
+            |out: &mut String, label: &str, what: &dyn Fn(&SliceFigures) -> String, row: &Row| {
+                let cells = row.seen.slices.iter().map(|slice| format!("{:>7}", what(slice)));
+                writeln!(out, "  {label:<24}{}", cells.collect::<String>())
+            };
         let text = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.0}"));
         line(out, "requests/s", &|slice| format!("{:.0}", slice.asked_per_second), first)?;
         for row in &self.rows {

@@ -33,7 +33,9 @@ impl<'a> Site<'a> {
         let (core, others) = match cores()?[..] {
             [first, .., last] => (Some(last), Some(first)),
             _ => {
-                eprintln!("There is one core only: server, database and clients disturb each other.");
+                eprintln!(
+                    "There is one core only: server, database and clients disturb each other."
+                );
                 (None, None)
             }
         };

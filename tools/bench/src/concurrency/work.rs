@@ -18,12 +18,7 @@ pub const QUERIES_MAX: usize = 200;
 pub const CPU_STEPS: u32 = 100_000;
 
 pub const WORKS: [Work; 4] = [
-    Work {
-        name: "short",
-        path: "/short",
-        about: "a short answer",
-        peak: 10_000.0,
-    },
+    Work { name: "short", path: "/short", about: "a short answer", peak: 10_000.0 },
     Work {
         name: "query",
         path: "/query",

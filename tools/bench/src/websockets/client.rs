@@ -17,8 +17,19 @@ const REQUEST: &[u8] = b"GET /live HTTP/1.1\r\nHost: proxy.localhost\r\nConnecti
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 /// The text `hello` under the mask `1234`.
-const SPOKEN: &[u8; SPOKEN_BYTES] =
-    &[0x81, 0x85, b'1', b'2', b'3', b'4', b'h' ^ b'1', b'e' ^ b'2', b'l' ^ b'3', b'l' ^ b'4', b'o' ^ b'1'];
+const SPOKEN: &[u8; SPOKEN_BYTES] = &[
+    0x81,
+    0x85,
+    b'1',
+    b'2',
+    b'3',
+    b'4',
+    b'h' ^ b'1',
+    b'e' ^ b'2',
+    b'l' ^ b'3',
+    b'l' ^ b'4',
+    b'o' ^ b'1',
+];
 pub const SPOKEN_BYTES: usize = 11;
 /// The most bytes of a head, with what a proxy adds to it.
 pub const HEAD_BYTES_MAX: usize = 4096;

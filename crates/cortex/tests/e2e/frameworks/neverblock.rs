@@ -52,8 +52,7 @@ fn one_instance_of_neverblock_serves_two_hundred_requests_that_sleep() {
     assert!(script.is_file(), "Bundler was to write {}", script.display());
     let path = format!("/sleep/{SLEEPERS}");
     let answers: Vec<_> = thread::scope(|scope| {
-        let asked: Vec<_> =
-            (0..SLEEPERS).map(|_| scope.spawn(|| site.try_get(&path))).collect();
+        let asked: Vec<_> = (0..SLEEPERS).map(|_| scope.spawn(|| site.try_get(&path))).collect();
         asked.into_iter().map(|one| one.join().expect("it asks")).collect()
     });
     let first = answers[0].as_ref().expect("an answer").body.clone();
