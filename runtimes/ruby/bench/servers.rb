@@ -41,6 +41,14 @@ module Servers
       end
     end
 
+    # Thin, which answers one request after the other.
+    def thin(application)
+      start do |port|
+        ["thin", "start", "-q", "-R", application, "-a", "127.0.0.1", "-p", port.to_s,
+         "-e", "production"]
+      end
+    end
+
     # The variables by which the application of Rails finds the database.
     def database(pool)
       ENV.update("PGHOST" => Postgres.directory, "PGUSER" => "postgres",

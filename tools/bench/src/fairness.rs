@@ -14,7 +14,7 @@ use clap::Args;
 use self::quiet::{Flood, ask_quietly};
 use self::report::Report;
 use super::interrupted::Interrupted;
-use super::serial::front::{Fronts, HaproxyQueues};
+use super::serial::front::{Fronts, HaproxyQueues, SERIAL};
 use super::serial::instances::{Instances, sleeping_about};
 use super::{in_directory, print};
 
@@ -56,6 +56,7 @@ fn measure(
     let fronts = Fronts {
         directory,
         instances: &instances.ports,
+        configurations: SERIAL,
         haproxy_queues: HaproxyQueues::InOneLine,
         interrupted,
     };

@@ -2,8 +2,10 @@
 //! machine, for a bounded time, and prints a table for people or JSON for machines.
 
 mod answer;
+mod concurrency;
 mod fairness;
 mod interrupted;
+mod own_server;
 mod platform;
 mod poisson;
 mod process;
@@ -13,6 +15,7 @@ mod routes;
 mod serial;
 mod statistics;
 mod store;
+mod websockets;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,6 +37,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// The same work on servers with threads, fibers and events while requests become more frequent
+    Concurrency(concurrency::ConcurrencyArgs),
     /// How long a client with few requests waits while another floods with connections, beside
     /// others
     Fairness(fairness::FairnessArgs),
@@ -50,6 +55,8 @@ enum What {
     Serial(serial::SerialArgs),
     /// The replicated store beside Redis, etcd, PostgreSQL and SQLite: set, lookup, delete
     Store(store::StoreArgs),
+    /// Idle WebSockets: memory for each in the router, beside nginx and HAProxy
+    Websockets(websockets::WebsocketsArgs),
     #[command(hide = true)]
     ProxyRouter(proxy::StandaloneArgs),
     #[command(hide = true)]
@@ -103,6 +110,7 @@ fn run(what: &What) -> anyhow::Result<()> {
         tell_profile();
     }
     match what {
+        What::Concurrency(args) => concurrency::run(args),
         What::Fairness(args) => fairness::run(args),
         What::Platform(args) => platform::run(args),
         What::Proxy(args) => proxy::run(args),
@@ -110,6 +118,7 @@ fn run(what: &What) -> anyhow::Result<()> {
         What::Routes(args) => routes::run(args),
         What::Serial(args) => serial::run(args),
         What::Store(args) => store::run(args),
+        What::Websockets(args) => websockets::run(args),
         What::ProxyRouter(args) => proxy::run_standalone(args),
         What::ProxyLeast(args) => proxy::run_least(args),
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 
 use self::arrivals::Mix;
-use self::front::{Fronts, HaproxyQueues};
+use self::front::{Fronts, HaproxyQueues, SERIAL};
 use self::instances::Instances;
 use self::report::Report;
 use super::interrupted::Interrupted;
@@ -80,6 +80,7 @@ fn measure(
     let fronts = Fronts {
         directory,
         instances: &instances.ports,
+        configurations: SERIAL,
         haproxy_queues: HaproxyQueues::Nowhere,
         interrupted,
     };

@@ -6,7 +6,7 @@ mod client;
 mod contender;
 mod descriptors;
 mod load;
-mod postgresql;
+pub mod postgresql;
 mod ratios;
 mod replication;
 mod report;

@@ -14,7 +14,17 @@ fn bench(program: &Path, arguments: &[&str]) -> (bool, String) {
 fn help_names_each_benchmark_and_hides_what_they_start_themselves() {
     let (succeeded, said) = bench(Path::new(env!("CARGO_BIN_EXE_cortex-bench")), &["--help"]);
     assert!(succeeded, "{said}");
-    for name in ["fairness", "platform", "proxy", "reliability", "routes", "serial", "store"] {
+    for name in [
+        "concurrency",
+        "fairness",
+        "platform",
+        "proxy",
+        "reliability",
+        "routes",
+        "serial",
+        "store",
+        "websockets",
+    ] {
         assert!(said.lines().any(|line| line.trim().starts_with(name)), "{name}: {said}");
     }
     assert!(!said.contains("proxy-router"), "{said}");

@@ -43,6 +43,8 @@ const TOOLS: &[(&str, &[&str])] = &[
             "RAILS_ENV",
             "RACK_ENV",
             "BUNDLE_*",
+            "GEM_HOME",
+            "GEM_PATH",
         ],
     ),
     (

@@ -7,6 +7,7 @@ mod express;
 mod go;
 mod haskell;
 mod java;
+mod neverblock;
 mod nextjs;
 mod php;
 mod pyramid;

@@ -200,3 +200,43 @@ fn serving_a_file_is_measured_beside_its_least_cost() {
     assert!(!text.contains("INVALID") && !text.contains("haproxy"), "{text}");
     assert_nothing_left(place.path());
 }
+
+#[test]
+fn idle_websockets_are_measured_beside_other_proxies() {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["bench", "websockets", "--connections", "200", "--seconds", "1", "--turns", "2"]);
+    command.arg("--json").env("TMPDIR", place.path());
+    let outcome = run(command, "cortex bench websockets").succeeded();
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("it prints JSON");
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["contender"].as_str().unwrap()).collect();
+    assert_eq!(names, ["cortex", "nginx", "haproxy"]);
+    for row in rows {
+        let turns = row["turns"].as_array().unwrap();
+        assert_eq!(turns.len(), 2, "{row:#}");
+        assert!(turns.iter().all(|turn| turn["all_heard_ms"].as_f64().unwrap() > 0.0), "{row:#}");
+    }
+    assert_nothing_left(place.path());
+}
+
+#[test]
+fn the_same_work_is_measured_on_fibers_and_on_events() {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(binary());
+    command.args(["bench", "concurrency", "--servers", "neverblock,node", "--only", "query"]);
+    command.args(["--seconds", "2", "--scale", "0.1", "--json"]).env("TMPDIR", place.path());
+    let outcome = run(command, "cortex bench concurrency").succeeded();
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("it prints JSON");
+    let rows = report["works"][0]["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["server"].as_str().unwrap()).collect();
+    assert_eq!(names, ["neverblock", "node"]);
+    for row in rows {
+        let slices = row["slices"].as_array().unwrap();
+        assert!(slices.iter().all(|slice| slice["failed"] == 0), "{row:#}");
+        let last = slices.last().unwrap();
+        // Queries sleep for a tenth of a second.
+        assert!(last["p50_ms"].as_f64().unwrap() >= 100.0, "{row:#}");
+    }
+    assert_nothing_left(place.path());
+}

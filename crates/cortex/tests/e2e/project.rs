@@ -6,13 +6,19 @@ use std::process::Command;
 
 use crate::node::run;
 
-fn examples() -> PathBuf {
-    let path = std::env::var_os("CORTEX_EXAMPLES").map(PathBuf::from);
-    path.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
+/// Returns a directory of the repository, or where this variable says that a copy of it is.
+fn repository(variable: &str, name: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    path.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name))
 }
 
 pub fn copy_of_example(name: &str, target: &Path) {
-    copy(&examples().join(name), target);
+    copy(&repository("CORTEX_EXAMPLES", "examples").join(name), target);
+}
+
+/// Copies the gem `neverblock` for a Gemfile that names it by its path.
+pub fn copy_of_gem(target: &Path) {
+    copy(&repository("CORTEX_RUNTIMES", "runtimes").join("ruby"), target);
 }
 
 fn copy(source: &Path, target: &Path) {

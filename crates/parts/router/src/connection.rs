@@ -7,6 +7,7 @@ mod patience;
 mod routing;
 pub mod run;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::scope::Scope;
 use super::stream::fill;
 use super::table::RoutedApplication;
 use super::thread::Thread;
+use super::tunnel::{self, Upgraded};
 use super::wire::Wire;
 use metrics::{Labels, RequestRecord};
 use router_core::http::body::Body;
@@ -62,9 +64,30 @@ pub struct Connection {
     pub peer: SocketAddr,
     pub scope: Scope,
     pub asker: Asker,
+    /// What the last request made of it, if it was upgraded: it goes on once the request is gone.
+    pub upgraded: Cell<Option<Box<Upgraded>>>,
 }
 
 impl Connection {
+    pub fn new(
+        thread: Rc<Thread>,
+        stream: Wire,
+        peer: SocketAddr,
+        scope: Scope,
+        asker: Asker,
+    ) -> Connection {
+        Connection { thread, stream, peer, scope, asker, upgraded: Cell::default() }
+    }
+
+    /// Passes bytes on both ways if the last request upgraded the connection, until its end.
+    pub async fn tunnel(&self) {
+        if let Some(upgraded) = self.upgraded.take() {
+            let Upgraded { upstream, permit, busy: _busy } = *upgraded;
+            let client = &self.stream;
+            Box::pin(tunnel::run(&self.thread.pool, client, &upstream, permit)).await;
+        }
+    }
+
     /// Returns whether it takes further requests. A transparent router that leaves cannot tell its
     /// clients to connect again: it stays until they do.
     pub fn goes_on(&self) -> bool {

@@ -16,6 +16,7 @@ use router_core::book::far::FarDescription;
 use router_core::breaker::{Admission, Breaker};
 use router_core::far::{FarCandidate, FarOutcome, FarReply, Room};
 use router_core::ramp;
+use tokio::sync::Notify;
 
 use super::far::peer::FarPeer;
 use metrics::Labels;
@@ -58,6 +59,8 @@ pub struct Endpoint {
     pub labels: Arc<Labels>,
     slow_start: SlowStart,
     word: AtomicU64,
+    /// Wakes those who wait for it to drain.
+    drains: Notify,
     breaker: AtomicU64,
     /// The state that the application's strategy has learnt about this endpoint.
     learnt: AtomicU64,
@@ -116,6 +119,7 @@ impl Endpoint {
             identity: hash::bytes(far.node.as_str().as_bytes()),
             slow_start: SlowStart::default(),
             word: AtomicU64::new(0),
+            drains: Notify::new(),
             breaker: AtomicU64::new(0),
             learnt: AtomicU64::new(0),
         }
@@ -191,6 +195,7 @@ impl Endpoint {
             identity: hash::mix(u64::from(description.instance.slot)),
             slow_start,
             word: AtomicU64::new(0),
+            drains: Notify::new(),
             breaker: AtomicU64::new(0),
             learnt: AtomicU64::new(0),
         }
@@ -214,6 +219,7 @@ impl Endpoint {
             identity: hash::bytes(address.to_string().as_bytes()),
             slow_start: SlowStart::default(),
             word: AtomicU64::new(0),
+            drains: Notify::new(),
             breaker: AtomicU64::new(0),
             learnt: AtomicU64::new(0),
         }
@@ -305,6 +311,16 @@ impl Endpoint {
     /// Lets nothing enter from now on.
     pub fn drain(&self) {
         self.word.fetch_or(DRAINING, Ordering::SeqCst);
+        self.drains.notify_waiters();
+    }
+
+    /// Waits until it drains.
+    pub async fn until_draining(&self) {
+        // What waits is woken by a drain from here on, so that none comes between.
+        let drains = self.drains.notified();
+        if !self.is_draining() {
+            drains.await;
+        }
     }
 
     pub fn is_draining(&self) -> bool {

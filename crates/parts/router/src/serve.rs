@@ -229,7 +229,7 @@ fn take(
         Some(tls) => serve_secure(acceptor, stream, peer, tls),
         None => {
             let stream = Plain::from(stream).into();
-            serve(&acceptor, Connection { thread, stream, peer, scope, asker: Asker::Client });
+            serve(&acceptor, Connection::new(thread, stream, peer, scope, Asker::Client));
         }
     }
 }
@@ -309,8 +309,8 @@ fn serve_secure(
     begin(async move {
         match tls::accept::accept(stream.into(), tls, &thread.pool).await {
             Ok(Some((stream, is_h2))) => {
-                let scope = Scope::Secure;
-                let connection = Connection { thread, stream, peer, scope, asker: Asker::Client };
+                let (scope, asker) = (Scope::Secure, Asker::Client);
+                let connection = Connection::new(thread, stream, peer, scope, asker);
                 let workers = acceptor.workers.clone();
                 match is_h2 {
                     true => h2::serve::serve(connection, workers, None).await,

@@ -13,14 +13,13 @@ use super::moved::{Direction, Moved};
 use super::pace::WRITE_TIME_MAX;
 use super::permit::Permit;
 use super::pool::Pool;
+use super::presence::Busy;
 use super::stream::{fill, write_all};
 use super::streams::TransferEnd;
 use super::wire::Wire;
 
 /// The time that a tunnel may be idle; WebSockets that are alive say so far more often.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(3600);
-/// The time between two looks for a drain.
-const DRAIN_CHECK: Duration = Duration::from_millis(500);
 
 /// The limits after which a tunnel is given up.
 #[derive(Clone, Copy)]
@@ -31,12 +30,22 @@ pub struct TunnelLimits {
     pub write: Duration,
 }
 
+/// What a request leaves that upgraded its connection.
+pub struct Upgraded {
+    pub upstream: Wire,
+    pub permit: Permit,
+    /// A router that stops waits for it as for a request.
+    pub busy: Busy,
+}
+
 pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
     let limits = TunnelLimits { idle: IDLE_TIME_MAX, write: WRITE_TIME_MAX };
     let moved = Moved::default();
     let both = relay(pool, client, upstream, limits, &moved);
     tokio::pin!(both);
     let endpoint = permit.endpoint.clone();
+    let draining = endpoint.until_draining();
+    tokio::pin!(draining);
     let mut permit = Some(permit);
     // If the router ends before the tunnel does, that is not to look like the tunnel's own end.
     [client, upstream].into_iter().for_each(|wire| wire.end_with_a_reset(true));
@@ -47,11 +56,7 @@ pub async fn run(pool: &Pool, client: &Wire, upstream: &Wire, permit: Permit) {
                 [client, upstream].into_iter().for_each(|wire| wire.end_with_a_reset(false));
                 return;
             }
-            () = tokio::time::sleep(DRAIN_CHECK), if permit.is_some() => {
-                if endpoint.is_draining() {
-                    permit = None;
-                }
-            }
+            () = &mut draining, if permit.is_some() => permit = None,
         }
     }
 }

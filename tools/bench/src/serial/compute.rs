@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::client::Client;
-use super::front::{Fronts, HaproxyQueues};
+use super::front::{Fronts, HaproxyQueues, SERIAL};
 use super::instances::{Instances, steps_in, work, working};
 use crate::interrupted::Interrupted;
 use crate::process;
@@ -49,6 +49,7 @@ pub fn run(
         let fronts = Fronts {
             directory,
             instances: &instances.ports,
+            configurations: SERIAL,
             haproxy_queues: HaproxyQueues::Nowhere,
             interrupted,
         };

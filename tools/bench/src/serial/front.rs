@@ -1,6 +1,6 @@
-//! The servers before the serial instances: the router, nginx in turn, and HAProxy by least
-//! connections. Each has a port of its own; one that is not installed is named on stderr and left
-//! out.
+//! The servers before the instances: the router, nginx and HAProxy. Before serial ones nginx takes
+//! them in turn, and HAProxy goes by least connections. Each has a port of its own; one that is not
+//! installed is named on stderr and left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,29 @@ use crate::interrupted::Interrupted;
 use crate::process::{Process, find, free_port, on_loopback};
 use crate::proxy::version_of;
 
-const NGINX_CONFIGURATION: &str = include_str!("nginx.conf");
-const HAPROXY_CONFIGURATION: &str = include_str!("haproxy.conf");
+/// What they are told before instances that take one request at a time.
+pub const SERIAL: Configurations<'static> = Configurations {
+    concurrency: Some(1),
+    nginx: include_str!("nginx.conf"),
+    haproxy: include_str!("haproxy.conf"),
+};
 
 /// What all of them are started with.
 pub struct Fronts<'a> {
     pub directory: &'a Path,
     pub instances: &'a [u16],
+    pub configurations: Configurations<'a>,
     pub haproxy_queues: HaproxyQueues,
     pub interrupted: &'a Interrupted,
+}
+
+/// What depends on the kind of instances.
+#[derive(Clone, Copy, Debug)]
+pub struct Configurations<'a> {
+    /// The requests at a time for each instance; `None` for no limit.
+    pub concurrency: Option<u32>,
+    pub nginx: &'a str,
+    pub haproxy: &'a str,
 }
 
 /// The place where requests wait that HAProxy has accepted.
@@ -34,7 +48,7 @@ pub struct Front {
     pub name: &'static str,
     pub version: String,
     pub port: u16,
-    _process: Process,
+    pub process: Process,
 }
 
 impl Fronts<'_> {
@@ -56,8 +70,11 @@ impl Fronts<'_> {
         let port = free_port()?;
         let ports: Vec<String> = self.instances.iter().map(u16::to_string).collect();
         let mut command = Command::new(crate::cortex()?);
+        command.args(["bench", "proxy-router"]);
+        if let Some(concurrency) = self.configurations.concurrency {
+            command.args(["--concurrency", &concurrency.to_string()]);
+        }
         command
-            .args(["bench", "proxy-router", "--concurrency", "1"])
             .args(["--listen", &on_loopback(port).to_string(), "--to", &ports.join(",")])
             .arg("--router-data")
             .arg(self.directory.join(format!("router-{port}")))
@@ -69,7 +86,8 @@ impl Fronts<'_> {
     fn nginx(&self, nginx: &Path) -> anyhow::Result<Front> {
         let port = free_port()?;
         let servers = self.each(|_, address| format!("server {address} max_fails=0;"));
-        let configuration = self.configure("nginx.conf", NGINX_CONFIGURATION, port, &servers)?;
+        let template = self.configurations.nginx;
+        let configuration = self.configure("nginx.conf", template, port, &servers)?;
         let mut command = Command::new(nginx);
         command.arg("-p").arg(self.directory).arg("-e").arg(self.directory.join("nginx.log"));
         command.arg("-c").arg(configuration).stdout(Stdio::null());
@@ -83,8 +101,8 @@ impl Fronts<'_> {
             HaproxyQueues::InOneLine => " maxconn 1",
         };
         let servers = self.each(|index, address| format!("server s{index} {address}{limit}"));
-        let configuration =
-            self.configure("haproxy.conf", HAPROXY_CONFIGURATION, port, &servers)?;
+        let template = self.configurations.haproxy;
+        let configuration = self.configure("haproxy.conf", template, port, &servers)?;
         let mut command = Command::new(haproxy);
         command.arg("-db").arg("-q").arg("-f").arg(configuration).stdout(Stdio::null());
         self.front("haproxy", version_of(haproxy)?, port, &mut command)
@@ -99,7 +117,7 @@ impl Fronts<'_> {
     ) -> anyhow::Result<Front> {
         let mut process = Process::start(name, command, None)?;
         process.wait_for(on_loopback(port), self.interrupted)?;
-        Ok(Front { name, version, port, _process: process })
+        Ok(Front { name, version, port, process })
     }
 
     fn each(&self, line: impl Fn(usize, String) -> String) -> String {
@@ -138,10 +156,11 @@ mod tests {
         let fronts = Fronts {
             directory: directory.path(),
             instances: &[4001, 4002],
+            configurations: SERIAL,
             haproxy_queues: HaproxyQueues::InOneLine,
             interrupted: &Interrupted::default(),
         };
-        for template in [NGINX_CONFIGURATION, HAPROXY_CONFIGURATION] {
+        for template in [SERIAL.nginx, SERIAL.haproxy] {
             let servers = fronts.each(|_, address| address);
             let path = fronts.configure("a", template, 4321, &servers).unwrap();
             let text = fs::read_to_string(path).unwrap();

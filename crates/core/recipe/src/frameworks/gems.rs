@@ -47,15 +47,23 @@ pub fn server_files(tree: &SourceTree) -> Step {
 pub fn install() -> Vec<Step> {
     vec![Step {
         name: "Installing gems".into(),
-        command: "bundle install --local --quiet || { echo 'Not all gems are on this \
-                  machine: fetching them.'; bundle config set --local path vendor/bundle && \
-                  bundle install --quiet --retry 2; }"
-            .into(),
+        command: format!(
+            "mkdir -p {NEW_GEMS} && bundle install --local --quiet || {{ echo 'Not all gems are \
+             on this machine: fetching them.'; bundle config set --local path vendor/bundle && \
+             bundle install --quiet --retry 2; }}"
+        ),
     }]
 }
 
+/// The place inside the release where new gems go, and the start scripts that Bundler writes for
+/// gems that are named by their paths. The one of the operating system is root's.
+const NEW_GEMS: &str = "vendor/gems";
+
 pub fn environment() -> BTreeMap<String, String> {
     let variables = [
+        // Gems of the operating system are found besides. Steps and processes start in the
+        // release's directory, and Bundler hands on the whole path.
+        ("GEM_HOME", NEW_GEMS),
         ("BUNDLE_PREFER_LOCAL", "true"),
         ("BUNDLE_WITHOUT", "development:test"),
         // Archives and compiled extensions serve the next build too, below BUNDLE_USER_CACHE.
@@ -200,6 +208,16 @@ mod tests {
             assert!(server.command.starts_with("bundle exec neverblock -b \"tcp://$HOST:$PORT\""));
             assert!(server.command.contains(&fibers), "{}", server.command);
         }
+    }
+
+    #[test]
+    fn start_scripts_of_gems_by_path_are_written_into_the_release() {
+        assert_eq!(environment()["GEM_HOME"], NEW_GEMS);
+        assert!(std::path::Path::new(NEW_GEMS).is_relative());
+        // Ruby takes the directory for what it is only if it is there.
+        let command = install().remove(0).command;
+        assert!(command.starts_with("mkdir -p vendor/gems && bundle install --local"), "{command}");
+        assert!(command.contains("path vendor/bundle"), "fetched ones go elsewhere: {command}");
     }
 
     #[test]

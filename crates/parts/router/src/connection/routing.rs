@@ -36,6 +36,7 @@ impl Connection {
         let mut out = thread.pool.scratch();
         let after = self.one(&mut buffer, &mut out, &mut Limits::default()).await;
         thread.pool.give_back_scratch(out);
+        self.tunnel().await;
         match after {
             // The end of the request came, too.
             Some(After::KeepAlive) if self.stream.peek().is_none() => {

@@ -127,6 +127,7 @@ impl Connection {
                     after
                 }
             };
+            self.tunnel().await;
             let keeps = matches!(after, Some(After::KeepAlive | After::Quick));
             if !keeps || !self.may_ask_again() {
                 return RequestsEnd::Request(after, buffer);

@@ -39,7 +39,7 @@ pub fn connection(thread: Rc<Thread>, call: RouterCall) -> io::Result<Connection
     let sealed = Sealed::new(stream, rustls::Connection::Server(call.tls), None)?;
     let stream = Wire::Sealed(Box::new(sealed));
     let asker = Asker::Router(CallingRouter::new(call.peer));
-    Ok(Connection { thread, stream, peer, scope: Scope::Host, asker })
+    Ok(Connection::new(thread, stream, peer, Scope::Host, asker))
 }
 
 /// Waits until something comes; `None` if nothing came within `limit`, or this router is about to

@@ -13,8 +13,9 @@ use crate::limits::Limits;
 use crate::pace::WRITE_TIME_MAX;
 use crate::permit::Permit;
 use crate::pool::Pool;
+use crate::presence::Busy;
 use crate::stream::{fill, write_all, write_paced};
-use crate::tunnel;
+use crate::tunnel::Upgraded;
 use crate::wire::Wire;
 use router_core::http::body::Body;
 use router_core::http::response::ResponseHead;
@@ -174,7 +175,10 @@ impl Exchange<'_> {
         thread.pool.give_back(std::mem::take(self.buffer));
         thread.pool.give_back_scratch(std::mem::take(out));
         if early.is_ok() {
-            tunnel::run(&thread.pool, client, &upstream, permit).await;
+            // The request ends here, with all that it needed.
+            let busy = Busy::begin(thread);
+            let upgraded = Upgraded { upstream, permit, busy };
+            self.connection.upgraded.set(Some(Box::new(upgraded)));
         }
         Ok(After::Close)
     }

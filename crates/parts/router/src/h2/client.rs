@@ -226,13 +226,9 @@ impl Server for Begins<'_> {
         let mut begun = thread.pool.buffer();
         begun.put(head);
         let stream = ClientStream::new(client.clone(), key, asked);
-        let connection = Connection {
-            thread: thread.clone(),
-            stream: Wire::Stream(Box::new(H2Stream::of_client(stream))),
-            peer: client.peer,
-            scope: client.scope,
-            asker: Asker::Stream,
-        };
+        let stream = Wire::Stream(Box::new(H2Stream::of_client(stream)));
+        let (peer, scope) = (client.peer, client.scope);
+        let connection = Connection::new(thread.clone(), stream, peer, scope, Asker::Stream);
         client.workers.give(&thread, Job { connection, begun, client: client.clone() });
     }
 }

@@ -1,12 +1,19 @@
-//! How long a tunnel may be idle.
+//! How long a tunnel may be idle, and what it does meanwhile: nothing.
 
-use std::net::SocketAddr;
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::*;
+use crate::endpoint::Endpoint;
 use crate::plain::Plain;
+use crate::queue::{Queue, QueueLimits};
+use crate::tests::world::instance;
+use runtime::driver::Clock;
 
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -46,4 +53,35 @@ async fn a_tunnel_is_not_idle_while_the_other_direction_moves() {
     let (ended, last) = both.expect("it goes on while one way moves");
     assert_eq!((ended, Instant::now().duration_since(last).as_secs()), (TransferEnd::Idle, 5));
     assert_eq!(moved.get(Direction::ToClient), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_tunnel_sleeps_until_its_instance_drains() {
+    let ((to_client, _client), (to_server, _server)) = (pair().await, pair().await);
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let endpoint = Arc::new(Endpoint::at(1, instance(1), nowhere, None));
+    let drained = Arc::new(Notify::new());
+    let queue = Arc::new(Queue::new(Clock::start(), drained.clone(), QueueLimits::default()));
+    let permit = Permit::enter(&endpoint, &queue).unwrap();
+    let pool = Pool::default();
+    let (tunnel, looks) = (run(&pool, &to_client, &to_server, permit), Cell::new(0));
+    tokio::pin!(tunnel);
+    let mut counted = poll_fn(|cx| {
+        looks.set(looks.get() + 1);
+        tunnel.as_mut().poll(cx)
+    });
+    let half = IDLE_TIME_MAX / 2;
+    tokio::time::timeout(half, &mut counted).await.expect_err("it goes on for long");
+    // It was asked when it began, and by the end of that time.
+    assert!(looks.get() <= 2, "it woke {} times", looks.get());
+    assert_eq!(endpoint.in_flight(), 1, "an instance that stays is not let go");
+    endpoint.drain();
+    let since = Instant::now();
+    tokio::select! {
+        () = &mut counted => panic!("a tunnel outlives the drain"),
+        () = drained.notified() => {}
+    }
+    assert!(endpoint.is_drained());
+    assert_eq!(Instant::now(), since, "no time passes until then");
+    tokio::time::timeout(IDLE, &mut counted).await.expect_err("it goes on after the drain");
 }
