@@ -37,6 +37,7 @@ mod nodes;
 mod old_disk;
 mod open_data;
 mod outside;
+mod people;
 mod pins;
 mod ports;
 mod procfile;
