@@ -6,4 +6,5 @@ mod checkers;
 mod full_disk;
 pub mod lab;
 mod migrations;
+mod reach;
 mod store;

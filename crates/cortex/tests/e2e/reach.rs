@@ -11,11 +11,12 @@ use tempfile::TempDir;
 
 use crate::fixtures::cluster::{await_loads, cluster, id_of};
 use crate::machine::free_port;
-use crate::node::{Node, Outcome, Running, binary, run};
+use crate::netns::lab::Host;
+use crate::node::{Node, Outcome, Running, command_within, run};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
-const NAME: &str = "blog";
+pub const NAME: &str = "blog";
 /// An application that counts aloud.
 const COUNTER: &str = "import itertools, time
 for n in itertools.count():
@@ -25,43 +26,55 @@ for n in itertools.count():
 const PROCFILE: &str = "web: python3 -m http.server $PORT --bind $HOST\ncount: python3 count.py\n";
 
 /// A computer elsewhere, with an account that has a home.
-struct Laptop(TempDir);
+pub struct Laptop {
+    home: TempDir,
+    /// The words with which its command line begins; only set if it is on a network of its own.
+    enter: Vec<String>,
+}
 
 impl Laptop {
     fn new() -> Laptop {
-        Laptop(tempfile::tempdir().expect("a directory"))
+        Laptop { home: tempfile::tempdir().expect("a directory"), enter: Vec::new() }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(binary());
+    pub fn on(host: &Host) -> Laptop {
+        Laptop { enter: host.enter(), ..Laptop::new() }
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command_within(&self.enter);
         command.env_clear().env("PATH", std::env::var_os("PATH").expect("a path"));
-        command.env("HOME", self.0.path()).env("XDG_RUNTIME_DIR", self.0.path());
-        command.args(arguments).current_dir(self.0.path());
+        command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.home());
+        command.args(arguments).current_dir(self.home());
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Outcome {
+    pub fn run(&self, arguments: &[&str]) -> Outcome {
         run(self.command(arguments), &format!("cortex {}", arguments.join(" ")))
     }
 
     #[track_caller]
-    fn cortex(&self, arguments: &[&str]) -> String {
+    pub fn cortex(&self, arguments: &[&str]) -> String {
         self.run(arguments).succeeded().stdout
     }
 
     fn contexts(&self) -> PathBuf {
-        self.0.path().join(".config/cortex/contexts.json")
+        self.home().join(".config/cortex/contexts.json")
     }
 
     /// Logs in with a line that was printed to be pasted.
-    fn log_in(&self, line: &str) -> Outcome {
+    pub fn log_in(&self, line: &str) -> Outcome {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[0], "cortex", "{line}");
         self.run(&words[1..])
     }
 
-    fn project(&self) -> PathBuf {
-        let project = self.0.path().join(NAME);
+    pub fn project(&self) -> PathBuf {
+        let project = self.home().join(NAME);
         let files =
             [("Procfile", PROCFILE), ("count.py", COUNTER), ("index.html", "hello from a laptop")];
         of_files(&project, &files);
@@ -69,18 +82,24 @@ impl Laptop {
     }
 }
 
-fn invite(node: &Node, arguments: &[&str]) -> String {
+pub fn invite(node: &Node, arguments: &[&str]) -> String {
     node.cortex(&[&["users", "invite"], arguments].concat())
 }
 
 /// Follows a command's output in a file.
-fn follow(laptop: &Laptop, arguments: &[&str], to: &Path) -> Running {
+pub fn follow(laptop: &Laptop, arguments: &[&str], to: &Path) -> Running {
     let file = fs::File::create(to).expect("a file");
     let mut command = laptop.command(arguments);
     let errors = fs::File::create(to.with_extension("err")).expect("a file");
     command.stdin(Stdio::null()).stdout(file).stderr(errors);
     let child: Child = command.spawn().expect("it starts");
     Running(child)
+}
+
+#[track_caller]
+pub fn check_whole(log: &Path, seen: &[u64]) {
+    let in_order = seen.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    assert!(in_order, "{seen:?}\n{}", said(log));
 }
 
 /// Returns the numbers that were printed, of lines that are whole.
@@ -91,7 +110,7 @@ fn numbers(path: &Path) -> Vec<u64> {
     whole.lines().filter_map(number).collect()
 }
 
-fn await_number(path: &Path, least: u64) -> Vec<u64> {
+pub fn await_number(path: &Path, least: u64) -> Vec<u64> {
     wait_for(&format!("line {least}"), STATE_DEADLINE, || {
         let numbers = numbers(path);
         match numbers.last() {
@@ -137,7 +156,7 @@ fn somebody_elsewhere_works_with_what_is_theirs_until_their_token_ends() {
     laptop.run(&["store", "ls", "app"]).refused().saying(&["owner of the machine"]);
 
     // The node that she speaks to dies: her log goes on with the other one, no line twice or lost.
-    let log = laptop.0.path().join("log");
+    let log = laptop.home().join("log");
     let keeper = one.rows(NAME).into_iter().find(|row| row.process == "count");
     let runs_on_one = keeper.is_some_and(|row| row.node == id_of(&one));
     let following = follow(&laptop, &["logs", "-f", "-n", "5", "-p", "count", "-a", NAME], &log);
@@ -151,8 +170,7 @@ fn somebody_elsewhere_works_with_what_is_theirs_until_their_token_ends() {
     }
     let before = *numbers(&log).last().expect("there were some");
     let seen = await_number(&log, before + 40);
-    let all_in_order = seen.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    assert!(all_in_order, "{seen:?}\n{}", said(&log));
+    check_whole(&log, &seen);
     if !runs_on_one {
         one.up();
     }

@@ -20,8 +20,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use model::key::{tokens_prefix, users_prefix};
 use runtime::lock::locked;
-use runtime::members::BoxedStream;
+use runtime::members::{BoxedStream, Members};
 use runtime::revocable::Revocable;
+use tokio::sync::watch;
 
 use super::peer::{Connection, Peer};
 use super::problem::Problem;
@@ -43,17 +44,34 @@ const EXPIRY_LOOK: Duration = Duration::from_secs(10);
 pub async fn serve(api: Shared, routes: Router) -> anyhow::Result<()> {
     let Some(peers) = api.peers.clone() else { return std::future::pending().await };
     let open = OpenConnections::default();
-    let (for_clients, taken) = (api.clone(), open.clone());
+    let (for_clients, taken, removed) = (api.clone(), open.clone(), peers.removed());
     peers.take_clients(Box::new(move |from, stream| {
         let connection = Arc::new(Connection::new(from));
-        if let Err(why) = taken.add(&connection) {
+        let added = match *removed.borrow() {
+            // It does not hear of tokens that are revoked from now on.
+            true => Err("this node was removed from the cluster"),
+            false => taken.add(&connection),
+        };
+        if let Err(why) = added {
             tracing::warn!(%from, why, "api.client_refused");
             return;
         }
         let (api, routes) = (for_clients.clone(), routes.clone());
         runtime::task::spawn(serve_one(api, routes, connection, stream));
     }));
-    open.end_with_their_tokens(&api).await
+    tokio::select! {
+        ended = open.end_with_their_tokens(&api) => ended,
+        () = is_removed(peers.removed()) => {
+            open.all().iter().for_each(|one| one.end());
+            std::future::pending().await
+        }
+    }
+}
+
+async fn is_removed(mut removed: watch::Receiver<bool>) {
+    if removed.wait_for(|removed| *removed).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn serve_one(api: Shared, routes: Router, connection: Arc<Connection>, stream: BoxedStream) {

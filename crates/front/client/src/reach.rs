@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
@@ -21,6 +22,12 @@ use runtime::members::BoxedStream;
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The time limit of one attempt: distant nodes answer in less, lost packets included.
 const ATTEMPT_MAX: Duration = Duration::from_secs(8);
+
+/// The silence of a node after which its kernel is asked whether it is still there, and how often
+/// and how many times: somebody who follows logs goes on with another node within some ten seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+const PROBES: u32 = 3;
 
 /// One address of one node.
 #[derive(Clone, Debug)]
@@ -75,6 +82,8 @@ async fn try_one(attempt: Attempt) -> (Attempt, anyhow::Result<BoxedStream>) {
 async fn shake_hands(attempt: &Attempt) -> anyhow::Result<BoxedStream> {
     let stream = TcpStream::connect(&attempt.address).await?;
     stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(SILENCE_MAX).with_interval(PROBE_INTERVAL);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
     let connector = TlsConnector::from(pinned::config(&attempt.fingerprint)?);
     let name = ServerName::try_from(HOST).context("a host")?;
     match connector.connect(name, stream).await {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use model::NodeId;
+use socket2::{SockRef, TcpKeepalive};
 use store_core::NodeTag;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -25,6 +26,9 @@ use runtime::members::StreamKind;
 /// The number of callers whose handshake is under way; the rest wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// The silence of a caller after which its kernel is asked whether it is still there, and the time
+/// between two questions: a laptop that was closed holds its connections for some minutes.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The pause after a failed accept: a lack of descriptors is over in a moment or will be reported
 /// again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -112,6 +116,8 @@ enum Wants {
 
 async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
     stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     let accepting = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     let start = accepting.await.context("it does not speak TLS")?;
     let offers = |wanted: &[u8]| {

@@ -34,15 +34,17 @@ pub struct PlatformContext {
 }
 
 impl PlatformContext {
-    /// Takes the nodes that the platform has now; the node of the invitation keeps its addresses.
+    /// Takes the nodes that the platform has now; the node of the invitation comes first and keeps
+    /// its addresses.
     pub fn learn(&mut self, nodes: Vec<NodeReach>, roster: String) {
         self.roster = roster;
         self.nodes = nodes;
-        let issuer = self.nodes.iter_mut().find(|node| node.fingerprint == self.invited_by);
-        if let Some(node) = issuer {
-            let others = node.addresses.drain(..).filter(|at| !self.invited_at.contains(at));
-            let others: Vec<String> = others.collect();
-            node.addresses = self.invited_at.iter().cloned().chain(others).collect();
+        let issuer = self.nodes.iter().position(|node| node.fingerprint == self.invited_by);
+        if let Some(at) = issuer {
+            let mut node = self.nodes.remove(at);
+            node.addresses.retain(|at| !self.invited_at.contains(at));
+            node.addresses.splice(..0, self.invited_at.iter().cloned());
+            self.nodes.insert(0, node);
         } else if self.nodes.is_empty() {
             self.nodes = nodes_of(&ClusterUrl {
                 addresses: self.invited_at.clone(),
@@ -197,7 +199,7 @@ mod tests {
             fingerprint: pin.into(),
         };
         let mut learning = context("c1", "ana");
-        learning.learn(vec![node("n1", "aa"), node("n2", "bb")], "r1".into());
+        learning.learn(vec![node("n2", "bb"), node("n1", "aa")], "r1".into());
         assert_eq!(learning.nodes[0].addresses, ["gate:1", "n1:8205"]);
         learning.learn(vec![node("n2", "bb")], "r2".into());
         assert_eq!((learning.nodes.len(), learning.roster.as_str()), (1, "r2"));
