@@ -51,6 +51,16 @@ impl Row {
         let last = self.seen.slices.iter().take_while(held).last();
         last.map_or(0.0, |slice| slice.asked_per_second)
     }
+
+    /// Returns what it holds in words: one that is late in the first part of the ramp may hold
+    /// anything below that.
+    fn held(&self, unit: f64) -> String {
+        let first = self.seen.slices.first().map_or(0.0, |slice| slice.asked_per_second);
+        match self.holds() {
+            0.0 => format!("under {:.0}", (first * unit).max(1.0)),
+            holds => format!("{:.0}", holds * unit),
+        }
+    }
 }
 
 impl Report {
@@ -89,7 +99,7 @@ impl Report {
         for work in &self.works {
             for (number, row) in work.rows.iter().enumerate() {
                 let name = if number == 0 { work.name } else { "" };
-                let held = format!("{} ({}) {:.0}", row.server, row.model, row.holds());
+                let held = format!("{} ({}) {}", row.server, row.model, row.held(1.0));
                 let memory = format!("{} to {}", row.idle_kb / 1024, row.most_kb / 1024);
                 let pays = if number == 0 { work.which_pays() } else { String::new() };
                 writeln!(out, "{name:<9} {held:>30} {memory:>14}  {pays}")?;
@@ -136,7 +146,7 @@ impl WorkRows {
         let good: Vec<_> = good.iter().map(|row| row.server).collect();
         let others: Vec<_> = others
             .iter()
-            .map(|row| format!("{} {:.0} %", row.server, 100.0 * row.holds() / most))
+            .map(|row| format!("{} {} %", row.server, row.held(100.0 / most)))
             .collect();
         match others.is_empty() {
             true => "all alike".into(),
@@ -175,7 +185,8 @@ mod tests {
     fn a_server_holds_up_to_the_first_part_that_it_does_not_answer_in_time() {
         assert_eq!(row("a", &[(10.0, 0), (1_500.0, 0), (10.0, 0)]).holds(), 100.0);
         assert_eq!(row("a", &[(10.0, 0), (10.0, 1)]).holds(), 100.0);
-        assert_eq!(row("a", &[(1_500.0, 0)]).holds(), 0.0);
+        let late = row("a", &[(1_500.0, 0)]);
+        assert_eq!((late.holds(), late.held(1.0)), (0.0, "under 100".into()));
     }
 
     #[test]
