@@ -2,11 +2,13 @@
 //! neither the API nor the store; whoever serves a request tells it what the records say.
 
 mod decide;
+mod isolation;
 mod right;
 mod token;
 
 pub use decide::{AccessTarget, Decision, Principal, Refusal, decide, loses_last_owner};
 pub use decide::{is_within, teams_for_new};
+pub use isolation::{DefaultReason, default_isolation, is_below_owner};
 pub use right::{Reach, Right};
 pub use token::{
     LAST_USE_STEP, TOKEN_AGE_DEFAULT, TOKEN_AGE_MAX, TOKEN_KEPT, TOKEN_RANDOM_BYTES, TokenFault,
