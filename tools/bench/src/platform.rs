@@ -183,10 +183,7 @@ fn print_table(figures: &Figures) {
         median(back.clone())
     );
     println!("killed instance answers again (worst)         {:>10.2} s    1.00 s", worst(back));
-    println!(
-        "a command starts and ends (median)           {:>10.1} ms",
-        figures.start_plain_ms
-    );
+    println!("a command starts and ends (median)           {:>10.1} ms", figures.start_plain_ms);
     println!(
         "  behind a wall it takes longer by           {:>10.1} ms   10.0 ms",
         figures.start_walled_ms - figures.start_plain_ms

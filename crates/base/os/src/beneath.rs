@@ -1,6 +1,6 @@
-//! Files in directories that somebody else may change at any moment, such as an application its own:
-//! no link is followed on the way to them, nor at their end, whatever is put there meanwhile. A
-//! directory is held open, and what is in it is named from there, one name at a time.
+//! Files in directories that somebody else may change at any moment, such as those of an
+//! application: no link is followed on the way to them, nor at their end, whatever is put there
+//! meanwhile. A directory is held open, and what is in it is named from there, one name at a time.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};

@@ -318,10 +318,11 @@ pub(super) async fn coordinator(api: &Api, isolation: Isolation) -> Result<NodeI
     if api.roles.has(Role::Agent) && isolation.is_none() {
         return Ok(api.node.clone());
     }
-    let cluster = ClusterView::read(api).await?;
-    if api.roles.has(Role::Agent) && cluster.can_isolate(&api.node, isolation) {
+    let own = lenient::<NodeInfo>(&*api.store, TypedKey::NodeInfo(api.node.clone()).key()).await?;
+    if api.roles.has(Role::Agent) && own.is_some_and(|own| own.can_isolate(isolation)) {
         return Ok(api.node.clone());
     }
+    let cluster = ClusterView::read(api).await?;
     if !isolation.is_none() && !cluster.takers().any(|id| cluster.can_isolate(id, isolation)) {
         let what = "no node that is alive can build the wall that it asks for".to_string();
         return Err(Problem::conflict("no_wall", what).hint(format!(

@@ -104,11 +104,17 @@ fn links_of_an_application_lead_the_node_nowhere() {
     wait_for("it to run there", STATE_DEADLINE, || {
         let ready = node.ready(NAME, "web");
         let there = ready.iter().any(|row| row.node == id_of(to));
-        if there { Ok(()) } else { Err(format!("{ready:?}\n{}", node.cortex(&["info", "-a", NAME]))) }
+        if there {
+            Ok(())
+        } else {
+            Err(format!("{ready:?}\n{}", node.cortex(&["info", "-a", NAME])))
+        }
     });
     let secrets: Vec<&[u8]> = before.iter().map(|(_, content)| content.as_slice()).collect();
     let went = files(&to.data().join("apps").join(NAME));
-    assert!(went.iter().any(|(path, _)| path.ends_with("turning/key") || path.ends_with("turned/key")));
+    assert!(
+        went.iter().any(|(path, _)| path.ends_with("turning/key") || path.ends_with("turned/key"))
+    );
     for (path, content) in &went {
         let is_own = !content.is_empty() && !secrets.contains(&content.as_slice());
         assert!(is_own || content.is_empty(), "{} came along", path.display());
@@ -129,10 +135,19 @@ fn holder(node: &Node) -> String {
 fn a_pipe_in_place_of_a_file_holds_nobody_up() {
     let node = Node::start();
     let project = node.path(NAME);
-    let server = format!("import os\nos.path.exists('public/p') or os.mkfifo('public/p')\n{}", super::SERVER);
+    let server = format!(
+        "import os\nos.path.exists('public/p') or os.mkfifo('public/p')\n{}",
+        super::SERVER
+    );
     let pushed = [PROCFILE, ("server.py", &server), ("public/a.txt", "a file"), STANDARD];
     of_files(&project, &pushed);
-    of_files(&project, &[("cortex.toml", "isolation = \"standard\"\n[[statics]]\nprefix = \"/\"\ndirectory = \"public\"\n")]);
+    of_files(
+        &project,
+        &[(
+            "cortex.toml",
+            "isolation = \"standard\"\n[[statics]]\nprefix = \"/\"\ndirectory = \"public\"\n",
+        )],
+    );
     let site = node.push(&project, NAME);
     site.get("/a.txt").assert_ok("a file");
     for _ in 0..3 {

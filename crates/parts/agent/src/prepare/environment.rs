@@ -24,8 +24,8 @@ const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/s
 
 impl Preparer {
     /// Returns the environment without what differs from process to process. The recipe's variables
-    /// give way to the user's; the platform's own cannot be overridden. `chosen` are the directories
-    /// of the interpreters that were chosen.
+    /// give way to the user's; the platform's own cannot be overridden. `chosen` are the
+    /// directories of the interpreters that were chosen.
     pub(super) async fn environment(
         &self,
         application: &ApplicationName,

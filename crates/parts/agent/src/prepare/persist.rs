@@ -10,7 +10,8 @@
 //! `-shm` and `-journal` files (since 3.10), so these lie beside the kept file.
 //!
 //! The application may change both the tree and what is kept meanwhile, so nothing here follows a
-//! link of theirs (`os::beneath`); a link that is kept stays as it is, for the application to follow.
+//! link of theirs (`os::beneath`); a link that is kept stays as it is, for the application to
+//! follow.
 
 mod in_place;
 

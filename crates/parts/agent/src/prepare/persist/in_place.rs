@@ -18,8 +18,8 @@ const LINK: &str = ".cortex-link";
 
 /// Moves `from`, a file or a directory in the tree, to `to` and makes it a link to that, whose path
 /// is `target`. Where something is kept there, a newer file replaces an older one (programs save by
-/// renaming over the link), and directories are joined; what gives way stays beside it under another
-/// name.
+/// renaming over the link), and directories are joined; what gives way stays beside it under
+/// another name.
 pub fn keep(from: &Place, to: &Place, target: &Path) -> anyhow::Result<()> {
     let (found, kept) = (from.metadata()?, to.metadata().ok());
     match kept {
