@@ -211,6 +211,8 @@ pub enum TypedKey {
     Binary(ContentHash),
     /// The progress of one node with that.
     NodeUpgrade(NodeId),
+    /// What applications get that say nothing of their isolation.
+    IsolationDefault,
     /// A person with rights. The names of the users of the Redis listener are one token shorter.
     User(UserName),
     Team(TeamName),
@@ -295,6 +297,7 @@ impl TypedKey {
             TypedKey::Roll => "cluster::upgrade".into(),
             TypedKey::Binary(hash) => format!("cluster::binary::{hash}"),
             TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
+            TypedKey::IsolationDefault => "cluster::isolation".into(),
             TypedKey::User(user) => format!("access::users::{user}"),
             TypedKey::Team(team) => format!("access::teams::{team}"),
             TypedKey::Token(hash) => format!("access::tokens::{hash}"),
@@ -373,6 +376,7 @@ impl TypedKey {
             ["cluster", "upgrade"] => TypedKey::Roll,
             ["cluster", "binary", hash] => TypedKey::Binary(hash.parse().ok()?),
             ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
+            ["cluster", "isolation"] => TypedKey::IsolationDefault,
             ["access", "users", user] => TypedKey::User(user.parse().ok()?),
             ["access", "teams", team] => TypedKey::Team(team.parse().ok()?),
             ["access", "tokens", hash] => TypedKey::Token(hash.parse().ok()?),
@@ -433,6 +437,7 @@ impl TypedKey {
             | TypedKey::Roll
             | TypedKey::Binary(_)
             | TypedKey::NodeUpgrade(_)
+            | TypedKey::IsolationDefault
             | TypedKey::User(_)
             | TypedKey::Team(_)
             | TypedKey::Token(_)
@@ -576,6 +581,7 @@ mod tests {
             TypedKey::Roll,
             TypedKey::Binary(ContentHash([9; 32])),
             TypedKey::NodeUpgrade(node.clone()),
+            TypedKey::IsolationDefault,
             TypedKey::User("ana".parse().unwrap()),
             TypedKey::Team("shop".parse().unwrap()),
             TypedKey::Token(ContentHash([5; 32])),

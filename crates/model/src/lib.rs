@@ -38,7 +38,7 @@ pub use instance::{Claim, Incarnation, InstanceState};
 pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;
 pub use port::PortId;
-pub use release::{Isolation, Recipe, Release};
+pub use release::{Isolation, IsolationDefault, Recipe, Release};
 pub use rollout::{Fate, Outcome, Rollout, RolloutPhase};
 pub use time::Timestamp;
 pub use value::ValueRef;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::NodeId;
 use crate::record::Unknown;
+use crate::release::Isolation;
 use crate::role::Roles;
 use crate::time::Timestamp;
 
@@ -53,8 +54,19 @@ pub struct NodeInfo {
     pub http: String,
     #[serde(default)]
     pub roles: Roles,
+    /// The kinds of walls that it can build around applications, as it found out when it started.
+    /// One that cannot, or that is of a build that knows none, says nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub walls: Vec<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl NodeInfo {
+    /// Returns whether what asks for this isolation can run there.
+    pub fn can_isolate(&self, isolation: Isolation) -> bool {
+        isolation.is_none() || self.walls.iter().any(|wall| wall == isolation.word())
+    }
 }
 
 /// `cluster::drained::ID`: says that a node takes nothing new and gives away what it runs, until

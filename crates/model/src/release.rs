@@ -132,6 +132,23 @@ impl Isolation {
     pub fn is_none(&self) -> bool {
         *self == Isolation::None
     }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Isolation::None => "none",
+            Isolation::Standard => "standard",
+        }
+    }
+}
+
+/// `cluster::isolation`: what applications get that say nothing of their isolation, as an owner
+/// decided; without it, it follows from who the people of the platform are. Written by a command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IsolationDefault {
+    pub v: u32,
+    pub isolation: Isolation,
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 impl Recipe {

@@ -13,6 +13,7 @@ pub mod started;
 mod tests;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use anyhow::{Context, ensure};
 use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
-use model::{NodeId, TypedKey};
+use model::{Isolation, NodeId, TypedKey};
 use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::signal::unix::{SignalKind, signal};
@@ -519,6 +520,7 @@ async fn announce(
         let entry = TypedKey::Member(node.clone());
         roster::enter(&*store, entry, node, Vec::new(), None, clock.now()).await?;
     }
+    let walls = if roles.has(Role::Agent) { walls().await? } else { Vec::new() };
     let system = rustix::system::sysinfo();
     let info = NodeInfo {
         v: RECORD_VERSION,
@@ -531,11 +533,24 @@ async fn announce(
         started_at: clock.now(),
         http: config.http.to_string(),
         roles,
+        walls,
         unknown: Unknown::new(),
     };
     let key = TypedKey::NodeInfo(node.clone()).key();
     store.set(key, record::encode(&info).into()).await.context("the node's record")?;
     Ok(())
+}
+
+/// Returns the kinds of walls that this machine can build, by trying.
+async fn walls() -> anyhow::Result<Vec<String>> {
+    let attempt = || shim::sandbox::attempt::run(Path::new("/proc/self/exe"));
+    match runtime::task::spawn_blocking(attempt).await? {
+        Ok(()) => Ok(vec![Isolation::Standard.word().to_owned()]),
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "node.no_walls");
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// Returns what is under way in a router that leaves, and nothing else of it: not the store either.

@@ -4,6 +4,7 @@
 
 mod client;
 mod node;
+mod walls;
 
 use std::fs;
 use std::path::Path;
@@ -46,6 +47,9 @@ struct Figures {
     /// The median time from `cortex push` of a second release until it answered.
     push_again_s: f64,
     kills: Vec<Kill>,
+    /// The median time of a command that does nothing, without a wall and behind one.
+    start_plain_ms: f64,
+    start_walled_ms: f64,
     idle_node_rss_kb: u64,
     idle_node_pss_kb: u64,
     shim_private_kb: u64,
@@ -96,6 +100,8 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
         node.destroy(&name)?;
     }
 
+    eprintln!("starts without a wall and behind one");
+    let (start_plain_ms, start_walled_ms) = walls::starts_ms(&node, directory)?;
     let url = node.push(&source, "victim")?;
     let mut kills = Vec::new();
     for round in 1..=args.rounds {
@@ -111,6 +117,8 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
         push_new_s: median(push_new),
         push_again_s: median(push_again),
         kills,
+        start_plain_ms,
+        start_walled_ms,
         idle_node_rss_kb,
         idle_node_pss_kb,
         shim_private_kb,
@@ -175,6 +183,11 @@ fn print_table(figures: &Figures) {
         median(back.clone())
     );
     println!("killed instance answers again (worst)         {:>10.2} s    1.00 s", worst(back));
+    println!("a command starts and ends (median)           {:>10.1} ms", figures.start_plain_ms);
+    println!(
+        "  behind a wall it takes longer by           {:>10.1} ms   10.0 ms",
+        figures.start_walled_ms - figures.start_plain_ms
+    );
     println!(
         "idle node, resident                          {:>10.1} MiB  20.0 MiB",
         mib(figures.idle_node_rss_kb)

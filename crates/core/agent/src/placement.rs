@@ -272,8 +272,8 @@ impl Placement {
 
     fn field(&self, now: Timestamp) -> Field {
         let seat = |(id, node): (&NodeId, &ObservedNode)| {
-            let NodeView { capacity, load, .. } = node.view;
-            Seat::new(id.clone(), capacity, load, node.takes(now))
+            let NodeView { capacity, load, walls, .. } = node.view;
+            Seat::new(id.clone(), capacity, load, node.takes(now)).with_walls(walls)
         };
         let mut seats: Vec<Seat> = self.nodes.iter().map(seat).collect();
         let mut count = |node: &NodeId, ready: bool| {

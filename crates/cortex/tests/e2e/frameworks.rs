@@ -26,8 +26,22 @@ use crate::node::Node;
 /// The variable that names a directory where the nodes of a run keep what package tools fetched.
 const PACKAGES: &str = "CORTEX_E2E_PACKAGES";
 
+/// The variable with which every application stands behind a wall, and not one of each family.
+const ALL_WALLED: &str = "CORTEX_LONG_PROOFS";
+
+/// Starts a node on which applications stand behind a wall, as nothing else is said of them. What
+/// they fetch they share with nobody.
+fn walled_node() -> Node {
+    let node = Node::start();
+    node.cortex(&["isolation", "standard"]);
+    node
+}
+
 /// Starts a node whose builds share what they fetched with those of the other nodes of this run.
 fn node() -> Node {
+    if std::env::var_os(ALL_WALLED).is_some() {
+        return walled_node();
+    }
     let node = Node::start();
     if let Some(packages) = std::env::var_os(PACKAGES).map(PathBuf::from) {
         fs::create_dir_all(&packages).expect("a directory of the run's own");

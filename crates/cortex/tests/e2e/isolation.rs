@@ -1,5 +1,8 @@
 //! The wall around an application: attempts to leave it, each of which succeeds without one.
 
+mod default;
+mod links;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::linux::net::SocketAddrExt;

@@ -40,7 +40,7 @@ pub struct ApplicationRow {
     pub framework: Option<String>,
     pub release: Option<String>,
     /// `running`, `degraded`, `down`, `failed`, `scaled to zero`, `no release`, a rollout's phase,
-    /// or `waiting: NODE holds its data`.
+    /// `waiting: NODE holds its data`, or `waiting: no node that is there can build its wall`.
     pub state: String,
     pub ready: u32,
     pub wanted: u32,
@@ -69,6 +69,9 @@ pub struct ApplicationShown {
     /// The node that has its persistent files.
     #[serde(default)]
     pub holder: Option<String>,
+    /// The isolation of the running release: `none` or `standard`.
+    #[serde(default)]
+    pub isolation: Option<String>,
     pub notes: Vec<String>,
 }
 

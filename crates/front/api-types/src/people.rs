@@ -37,6 +37,32 @@ pub struct UserRow {
     pub tokens: usize,
     pub created_at: String,
     pub created_by: String,
+    /// Remarks about a change, for the user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// What applications are to get that say nothing of their isolation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IsolationAsked {
+    /// `standard`, `none`, or `auto`.
+    pub default: String,
+}
+
+/// What applications get that say nothing of their isolation, and how things are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IsolationShown {
+    /// `standard` or `none`.
+    pub default: String,
+    /// What an owner has set; `auto` if nothing.
+    pub set: String,
+    pub why: String,
+    /// The reason why the node that was asked can build no wall; `None` if it can.
+    #[serde(default)]
+    pub obstacle: Option<String>,
+    /// The applications that run without a wall.
+    #[serde(default)]
+    pub without: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

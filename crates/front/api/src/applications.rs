@@ -128,6 +128,7 @@ pub async fn show(
         ports: release.map(|release| ports::services(&api, &app.name, release)).unwrap_or_default(),
         persist: release.map(|release| release.recipe.persist.clone()).unwrap_or_default(),
         holder: app.tied_to().map(ToString::to_string),
+        isolation: release.map(|release| release.recipe.isolation.word().to_owned()),
         notes: release.map(|release| release.recipe.notes.clone()).unwrap_or_default(),
     }))
 }

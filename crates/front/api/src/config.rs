@@ -11,7 +11,7 @@ use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Shared, parse};
+use super::{Shared, isolation, parse};
 use api_types::{ConfigChange, Configured};
 
 /// The limit of all names and values together; certificates and keys fit in it many times (Heroku's
@@ -59,6 +59,7 @@ pub async fn change(
         return Ok(Json(Configured { application, changed, released: None }));
     };
     let note = changed.join(", ");
+    isolation::check(&api, &caller, current.recipe.isolation).await?;
     let author = caller.name();
     let (source, recipe) = (current.source, &current.recipe);
     let build = builds::choose(&api, &app, source, recipe, &config, RebuildWhen::Never).await?;

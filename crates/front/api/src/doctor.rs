@@ -10,7 +10,7 @@ use axum::Json;
 use axum::extract::State;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Api, Shared, domains};
+use super::{Api, Shared, domains, isolation};
 use api_types::{Check, CheckResult};
 
 /// Free bytes below which a push of a large application may not fit.
@@ -44,6 +44,7 @@ pub async fn doctor(State(api): State<Shared>) -> Json<Vec<Check>> {
         sockets(&api),
     ];
     checks.extend(ports(&api));
+    checks.extend(walls(&api).await);
     checks.extend(claims(&api).await);
     let tools = TOOLS.iter().map(|(tool, arguments, use_of)| find(tool, arguments, use_of));
     checks.extend(futures_util::future::join_all(tools).await);
@@ -127,6 +128,18 @@ fn ports(api: &Api) -> Vec<Check> {
         })
         .collect();
     if bad.is_empty() { vec![ok("ports", format!("{} bound", ports.len()))] } else { bad }
+}
+
+/// Tries whether a wall can be built; that matters most where the platform wants them.
+async fn walls(api: &Api) -> Option<Check> {
+    api.agent.as_ref()?;
+    let Some(why) = isolation::obstacle(api).await else {
+        return Some(ok("isolation", "walls around applications can be built"));
+    };
+    let wanted = isolation::of_platform(api).await.is_ok_and(|(default, _)| !default.is_none());
+    let remedy = shim::sandbox::attempt::remedy();
+    let advice = format!("run {remedy}, then restart the node");
+    Some(if wanted { fail("isolation", why, &advice) } else { warn("isolation", why, &advice) })
 }
 
 /// Checks for claims that clash: two nodes that did not hear of each other may have let two

@@ -13,6 +13,7 @@ mod config;
 mod doctor;
 mod domains;
 mod door;
+mod isolation;
 mod keys;
 mod login;
 mod logs;
@@ -228,6 +229,8 @@ fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/nodes/{node}/drain", Right::ManageNodes, nodes::changes::drain)
         .post("/v1/nodes/{node}/activate", Right::ManageNodes, nodes::changes::activate)
         .post("/v1/nodes/{node}/remove", Right::ManageNodes, nodes::changes::remove)
+        .get("/v1/isolation", Right::SeePlatform, isolation::show)
+        .post("/v1/isolation", Right::ManagePeople, isolation::change)
         .get("/v1/users", Right::ManagePeople, users::list)
         .post("/v1/users", Right::ManagePeople, users::add)
         .delete("/v1/users/{user}", Right::ManagePeople, users::remove)

@@ -10,7 +10,9 @@ use axum::extract::{Path, State};
 use model::application::Holder;
 use model::node::{Drained, Member, NodeAddress, NodeInfo, NodeLoad};
 use model::role::Role;
-use model::{ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Timestamp, TypedKey};
+use model::{
+    ApplicationName, ApplicationSpec, Claim, Isolation, Key, NodeId, Prefix, Timestamp, TypedKey,
+};
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
@@ -294,6 +296,12 @@ impl ClusterView {
         }
     }
 
+    /// Returns whether what asks for this isolation can run on a node.
+    pub fn can_isolate(&self, id: &NodeId, isolation: Isolation) -> bool {
+        let info = self.nodes.get(id).and_then(|records| records.info.as_ref());
+        isolation.is_none() || info.is_some_and(|info| info.can_isolate(isolation))
+    }
+
     fn last_seen(&self, id: &NodeId, records: &NodeRecords) -> Option<Timestamp> {
         if self.is_alive(id) == Some(true) {
             return Some(self.now);
@@ -304,13 +312,27 @@ impl ClusterView {
     }
 }
 
-/// Returns the node that sees to a rollout that is asked for here; it needs an agent.
-pub(super) async fn coordinator(api: &Api) -> Result<NodeId, Problem> {
-    if api.roles.has(Role::Agent) {
+/// Returns the node that sees to a rollout that is asked for here; it needs an agent, and has to be
+/// able to build the wall that is asked for.
+pub(super) async fn coordinator(api: &Api, isolation: Isolation) -> Result<NodeId, Problem> {
+    if api.roles.has(Role::Agent) && isolation.is_none() {
+        return Ok(api.node.clone());
+    }
+    let own = lenient::<NodeInfo>(&*api.store, TypedKey::NodeInfo(api.node.clone()).key()).await?;
+    if api.roles.has(Role::Agent) && own.is_some_and(|own| own.can_isolate(isolation)) {
         return Ok(api.node.clone());
     }
     let cluster = ClusterView::read(api).await?;
-    cluster.takers().next().cloned().ok_or_else(|| {
+    if !isolation.is_none() && !cluster.takers().any(|id| cluster.can_isolate(id, isolation)) {
+        let what = "no node that is alive can build the wall that it asks for".to_string();
+        return Err(Problem::conflict("no_wall", what).hint(format!(
+            "on one of them, run {}, and start its node again; `cortex doctor` there says more. Or \
+             set isolation = \"none\" in cortex.toml",
+            shim::sandbox::attempt::remedy()
+        )));
+    }
+    let able = |id: &&NodeId| cluster.can_isolate(id, isolation);
+    cluster.takers().find(able).cloned().ok_or_else(|| {
         let what = "no node that is alive runs instances".to_string();
         Problem::conflict("no_agent", what).hint(
             "start one with the role 'agent', or use one again that is drained: `cortex nodes`",

@@ -1,15 +1,17 @@
 //! Cortex's records as the handlers read and write them: the whole state of one application, and
 //! what follows from it. Owns no state; the store is passed in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::remains::Owner;
 use model::application::Holder;
 use model::key::{application_prefix, instances_prefix, prefixes_of};
+use model::node::NodeInfo;
 use model::record;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
-    Outcome, Prefix, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp, TypedKey,
+    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Isolation,
+    NodeId, Outcome, Prefix, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp,
+    TypedKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,6 +35,8 @@ pub struct ApplicationRecords {
     pub claims: Vec<(InstanceId, NodeId, Claim)>,
     /// The node that has its persistent files.
     pub holder: Option<Holder>,
+    /// The nodes that can build the wall that it asks for; `None` if it asks for none.
+    pub walls: Option<BTreeSet<NodeId>>,
 }
 
 /// Makes an application under a name that no other one has, and removes what late writes left of
@@ -127,6 +131,7 @@ pub async fn find(
         outcomes: BTreeMap::new(),
         claims: Vec::new(),
         holder: None,
+        walls: None,
     };
     for entry in store.prefix(&application_prefix(name)).await? {
         match TypedKey::parse(&entry.key) {
@@ -150,7 +155,22 @@ pub async fn find(
     }
     app.releases.sort_by(|a, b| a.id.cmp(&b.id));
     app.claims = claims(store, name).await?;
+    let isolation = app.serving().or(app.current()).map(|release| release.recipe.isolation);
+    if let Some(isolation) = isolation.filter(|isolation| !isolation.is_none()) {
+        app.walls = Some(able_to_isolate(store, isolation).await?);
+    }
     Ok(Some(app))
+}
+
+async fn able_to_isolate(
+    store: &dyn Store,
+    isolation: Isolation,
+) -> Result<BTreeSet<NodeId>, Problem> {
+    let prefix = "node".parse().map_err(|_| Problem::internal("the prefix 'node' is no prefix"))?;
+    let named = |key| if let TypedKey::NodeInfo(node) = key { Some(node) } else { None };
+    let infos: Vec<(NodeId, NodeInfo)> = all(store, &prefix, named).await?;
+    let able = infos.into_iter().filter(|(_, info)| info.can_isolate(isolation));
+    Ok(able.map(|(node, _)| node).collect())
 }
 
 /// Returns the claims of an application in the order of their slots.
@@ -251,6 +271,7 @@ impl ApplicationRecords {
             outcomes: BTreeMap::new(),
             claims: Vec::new(),
             holder: None,
+            walls: None,
         }
     }
 
@@ -379,6 +400,9 @@ impl ApplicationRecords {
         };
         let wanted: u32 = self.wanted(serving).values().sum();
         let ready = self.ready(&serving.id, None);
+        if ready < wanted && self.walls.as_ref().is_some_and(|able| able.iter().all(lost)) {
+            return "waiting: no node that is there can build its wall".into();
+        }
         let word = match (wanted, ready) {
             (0, _) if serving.recipe.statics.is_empty() => "scaled to zero",
             (wanted, ready) if ready >= wanted => "running",

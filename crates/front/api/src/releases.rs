@@ -65,7 +65,7 @@ pub async fn make(
 ) -> Result<Release, Problem> {
     manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
     let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
-    let coordinator = nodes::coordinator(api).await?;
+    let coordinator = nodes::coordinator(api, draft.recipe.isolation).await?;
     let mut rollout =
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));
     let mut settings = draft.settings;

@@ -10,7 +10,7 @@ use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Shared, parse, ports};
+use super::{Shared, isolation, parse, ports};
 use api_types::{Released, Rollback};
 
 pub async fn rollback(
@@ -32,6 +32,7 @@ pub async fn rollback(
         Some(config) => config,
         None => records::config(store, &app.name).await?,
     };
+    isolation::check(&api, &caller, old.recipe.isolation).await?;
     let note = format!("rollback to {}", app.label(&old.id));
     let author = caller.name();
     let draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);

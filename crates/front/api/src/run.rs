@@ -11,10 +11,10 @@ use axum::response::Response;
 use hyper_util::rt::TokioIo;
 use model::{NodeId, Release};
 
-use super::Shared;
 use super::door::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
+use super::{Shared, isolation};
 use crate::calls;
 use crate::calls::{CallKind, CallRefused};
 use agent::AgentContext;
@@ -48,6 +48,7 @@ pub async fn run(
     }
     let app = records::require(&*api.store, &name).await?;
     let release = release(&app)?;
+    isolation::check(&api, &caller, release.recipe.isolation).await?;
     let by = caller.name();
     let order = Order { application: app.name.clone(), release, by };
     let place = place(&api, &app, &order).await?;

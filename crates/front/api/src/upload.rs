@@ -24,7 +24,7 @@ use super::door::Caller;
 use super::problem::{Problem, storage};
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Api, Shared, archive, domains, ports};
+use super::{Api, Shared, archive, domains, isolation, ports};
 use api_types::Released;
 use store::{StoreError, ValueFile, ValueWriter};
 
@@ -181,7 +181,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 async fn release(
     api: &Api,
     name: ApplicationName,
-    plan: Plan,
+    mut plan: Plan,
     file: ValueFile,
     caller: Caller,
     query: PushQuery,
@@ -197,6 +197,11 @@ async fn release(
         }
         None => records::begin(api, &name).await?,
     };
+    // It is decided here, so that all nodes do the same with the release.
+    if plan.manifest.isolation.is_none() {
+        plan.recipe.isolation = isolation::of_platform(api).await?.0;
+    }
+    isolation::check(api, &caller, plan.recipe.isolation).await?;
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };

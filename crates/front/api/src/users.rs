@@ -15,7 +15,7 @@ use store::SharedStore;
 
 use super::door::Caller;
 use super::problem::Problem;
-use super::{Api, Shared, parse, records, teams, tokens};
+use super::{Api, Shared, isolation, parse, records, teams, tokens};
 use api_types::people::{AddUser, GrantAsked, GrantRow, UserRow};
 
 /// The most users; the records of all of them are read to list them.
@@ -92,6 +92,7 @@ async fn row(api: &Api, name: &UserName, user: &User) -> Result<UserRow, Problem
         tokens: tokens::valid_of(api, name, user).await?,
         created_at: records::rfc3339(user.created_at),
         created_by: user.created_by.clone(),
+        notes: Vec::new(),
     })
 }
 
@@ -124,10 +125,13 @@ pub async fn add(
     if let Some(grant) = &asked.grant {
         grants.insert(resolve(&api, grant).await?);
     }
+    isolation::check_roles(&api, &grants).await?;
+    let before = isolation::of_platform(&api).await?.0;
     let (v, created_at, created_by) = (RECORD_VERSION, api.now(), caller.name());
     let user = User { v, created_at, created_by, grants, unknown: Unknown::new() };
     records::write(&*api.store, TypedKey::User(name.clone()), &user).await?;
-    Ok((StatusCode::CREATED, Json(row(&api, &name, &user).await?)))
+    let notes = isolation::remarks(&api, before).await?;
+    Ok((StatusCode::CREATED, Json(UserRow { notes, ..row(&api, &name, &user).await? })))
 }
 
 pub async fn grant(
@@ -149,9 +153,12 @@ pub async fn grant(
         return Err(Problem::conflict("too_many_grants", detail)
             .hint("put the applications into a team, and grant a role there"));
     }
+    isolation::check_roles(&api, &grants).await?;
+    let before = isolation::of_platform(&api).await?.0;
     user.grants = grants;
     records::write(&*api.store, TypedKey::User(name.clone()), &user).await?;
-    Ok(Json(row(&api, &name, &user).await?))
+    let notes = isolation::remarks(&api, before).await?;
+    Ok(Json(UserRow { notes, ..row(&api, &name, &user).await? }))
 }
 
 /// Takes roles away by the names of what they are on, which may be gone.

@@ -60,6 +60,7 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
         let paths = shown.persist.join(", ");
         facts.push(("Persistent", format!("{paths}{}", holder.unwrap_or_default())));
     }
+    facts.extend(shown.isolation.clone().map(|isolation| ("Isolation", isolation)));
     if let Some(rollout) = shown.rollout.as_ref().filter(|rollout| rollout.phase != "done") {
         let target = rollout.target.as_deref().unwrap_or("none");
         facts.push(("Rollout", format!("{target} is {}", rollout.phase)));

@@ -20,6 +20,7 @@ mod https;
 mod info;
 mod install;
 mod installation;
+mod isolation;
 mod login;
 mod logs;
 mod metrics;
@@ -169,6 +170,8 @@ enum Command {
     Persist(persist::Persist),
     /// List the people of the platform, add or remove one, grant or revoke roles
     Users(users::Users),
+    /// Show or choose whether applications that say nothing run behind a wall
+    Isolation(isolation::Isolation),
     /// List teams, add or remove one, give them applications or take them
     Teams(teams::Teams),
     /// List tokens, create or revoke one
@@ -413,6 +416,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Persist(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
         Command::Users(command) => command.run(context).await,
+        Command::Isolation(command) => command.run(context).await,
         Command::Teams(command) => command.run(context).await,
         Command::Tokens(command) => command.run(context).await,
         Command::Audit(command) => command.run(context).await,

@@ -105,6 +105,7 @@ impl Users {
                 if json.json {
                     return output::json(&row);
                 }
+                notes(&row);
                 let name = &row.name;
                 output::say(&format!(
                     "They log in with an invitation: `cortex users invite {name}`"
@@ -178,7 +179,12 @@ async fn change(
     let path = format!("/v1/users/{}/{what}", encode(name));
     let row: UserRow = output::finish(session.client.post(&path, grant).await)?;
     output::say(&format!("done, {}", roles(&row)));
+    notes(&row);
     Ok(())
+}
+
+fn notes(row: &UserRow) {
+    row.notes.iter().for_each(|note| output::say(note));
 }
 
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {

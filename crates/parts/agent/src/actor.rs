@@ -470,7 +470,8 @@ impl Shell for ActorShell {
                 Some(Event::Shared { release: release.id, result })
             }),
             Effect::FindBuilders { release } => self.spawn(async move {
-                let found = builders::candidates(&*context.store, &context.platform).await;
+                let (store, platform) = (&*context.store, &context.platform);
+                let found = builders::candidates(store, platform, &name, &release).await;
                 let found = found.inspect_err(|error| {
                     tracing::warn!(application = %name, %error, "agent.no_candidates");
                 });

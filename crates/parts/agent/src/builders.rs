@@ -3,7 +3,7 @@
 use agent_core::application::BuildCandidate;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
-use model::{Key, Prefix, TypedKey};
+use model::{ApplicationName, Key, Prefix, Release, ReleaseId, TypedKey};
 
 use super::roster::is_listed;
 use store::{Store, lookup_record};
@@ -13,14 +13,24 @@ pub fn are_alike(platform: &str, other: &str) -> bool {
     !platform.is_empty() && platform == other
 }
 
-/// Returns the nodes that may build: on the roster, with an agent and not being drained.
-pub async fn candidates(store: &dyn Store, own: &str) -> anyhow::Result<Vec<BuildCandidate>> {
+/// Returns the nodes that may build a release: on the roster, with an agent, not being drained, and
+/// with the wall that it asks for.
+pub async fn candidates(
+    store: &dyn Store,
+    own: &str,
+    name: &ApplicationName,
+    release: &ReleaseId,
+) -> anyhow::Result<Vec<BuildCandidate>> {
+    let release = TypedKey::Release(name.clone(), release.clone()).key();
+    let release = lookup_record::<Release>(store, release).await?;
+    let isolation = release.map(|release| release.recipe.isolation).unwrap_or_default();
     let mut candidates = Vec::new();
     for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
         let Some(TypedKey::NodeInfo(node)) = TypedKey::parse(&key) else { continue };
         let Some(info) = lookup_record::<NodeInfo>(store, key).await? else { continue };
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
-        if drained || !info.roles.has(Role::Agent) || !is_listed(store, &node).await? {
+        let able = info.can_isolate(isolation);
+        if drained || !able || !info.roles.has(Role::Agent) || !is_listed(store, &node).await? {
             continue;
         }
         let load = lookup_record::<NodeLoad>(store, TypedKey::NodeLoad(node.clone()).key()).await?;

@@ -41,6 +41,10 @@ pub trait Launcher: Send + Sync {
         spec: LaunchSpec,
         attached: Attached,
     ) -> anyhow::Result<Box<dyn Held>>;
+    /// Tries whether a wall can be built around what is launched; the error says why not.
+    async fn try_wall(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
     /// Sets how long processes go on without a node process before they are stopped; `None` for
     /// ever. Until this is called they keep the limit that an earlier node process gave them.
     fn lease(&self, limit: Option<Duration>);

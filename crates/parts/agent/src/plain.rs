@@ -231,6 +231,11 @@ impl Launcher for PlainLauncher {
         self.launch_with(spec, Some(attached)).await
     }
 
+    async fn try_wall(&self) -> anyhow::Result<()> {
+        let binary = self.binary().await?.to_owned();
+        runtime::task::spawn_blocking(move || shim::sandbox::attempt::run(&binary)).await?
+    }
+
     fn lease(&self, limit: Option<Duration>) {
         let renewal = Renewal::Limit(limit);
         self.place.lease.send_if_modified(|before| std::mem::replace(before, renewal) != renewal);

@@ -31,11 +31,13 @@ use recipe_core::frameworks::shell_word;
 
 use super::launcher::Launcher;
 use super::ports::{self, ReservedPorts};
+use os::beneath::Directory;
 use os::directory::private_directory;
 use os::layout::DataDirectory;
 use os::observe::process::boot_id;
 use os::platform_log;
 use runtime::driver::Clock;
+use shim::sandbox::Sandbox;
 use shim::spec::{LaunchSpec, Purpose};
 use store::bulk::ValueName;
 use store::values::suspect;
@@ -43,7 +45,7 @@ use store::{SharedStore, Value, lookup_record};
 
 pub use environment::shell_command;
 pub use network::NetworkSettings;
-use persist::Tree;
+use persist::{Persistent, Tree};
 use running::RunningSteps;
 pub use running::end_all;
 use steps::BUILD;
@@ -206,17 +208,13 @@ impl Preparer {
         tree: Tree,
     ) -> anyhow::Result<()> {
         let places = self.persistent(application, release);
-        let linked = runtime::task::spawn_blocking(move || {
-            let mut hidden = Vec::new();
-            for Persistent { root, kept, paths } in places {
-                private_directory(&root)?;
-                private_directory(&kept)?;
-                hidden.extend(persist::link(&root, &kept, &paths, tree)?);
-            }
-            anyhow::Ok(hidden)
+        let linking = runtime::task::spawn_blocking(move || {
+            let linked = places.iter().map(|place| place.link(tree));
+            Ok(linked.collect::<anyhow::Result<Vec<_>>>()?.concat())
         });
         let log = self.layout.build_log(application, &release.id);
-        for path in linked.await?? {
+        let hidden: anyhow::Result<Vec<PathBuf>> = linking.await?;
+        for path in hidden? {
             let text = format!(
                 "       {} was pushed and is not seen: what is kept under that name differs",
                 path.display()
@@ -236,14 +234,8 @@ impl Preparer {
         let Some(serving) = self.serving(application).await? else { return Ok(()) };
         let wanted = Release { build: Some(serving.build_id()), ..release.clone() };
         let places = self.persistent(application, &wanted);
-        runtime::task::spawn_blocking(move || {
-            let there = places.iter().filter(|place| place.root.is_dir());
-            there.into_iter().try_for_each(|Persistent { root, kept, paths }| {
-                private_directory(kept)?;
-                persist::collect(root, kept, paths)
-            })
-        })
-        .await?
+        let collecting = move || places.iter().try_for_each(Persistent::collect);
+        runtime::task::spawn_blocking(collecting).await?
     }
 
     /// Collects all that is to persist where it is kept, before it goes to another node.
@@ -276,10 +268,16 @@ impl Preparer {
         let below_home = all.iter().filter_map(of_home).collect();
         let paths = all.iter().filter(|path| of_home(path).is_none()).cloned().collect();
         [
-            Persistent { root: self.directory(application, release), kept: kept.clone(), paths },
+            Persistent {
+                root: self.directory(application, release),
+                kept: kept.clone(),
+                below: PathBuf::new(),
+                paths,
+            },
             Persistent {
                 root: self.layout.home(application, &build),
-                kept: kept.join("home"),
+                kept,
+                below: "home".into(),
                 paths: below_home,
             },
         ]
@@ -298,7 +296,9 @@ impl Preparer {
             .processes
             .get(process)
             .with_context(|| format!("{} has no process type {process}", release.id.short()))?;
-        let mut environment = self.environment(application, release).await?;
+        let also = taken.ports.iter().filter(|(id, _)| id.transport == Transport::Tcp);
+        let listened = taken.port.into_iter().chain(also.map(|(_, port)| *port)).collect();
+        let (mut environment, sandbox) = self.surroundings(application, release, listened).await?;
         environment.insert("CORTEX_PROCESS".into(), process.to_string());
         environment.insert("CORTEX_SLOT".into(), id.instance.slot.to_string());
         if let Some(port) = taken.port {
@@ -309,13 +309,11 @@ impl Preparer {
                 environment::listen_also_on(&mut environment, &recipe.env, *port);
             }
         }
-        let also = taken.ports.iter().filter(|(id, _)| id.transport == Transport::Tcp);
-        let listened = taken.port.into_iter().chain(also.map(|(_, port)| *port)).collect();
         Ok(LaunchSpec {
             purpose: Purpose::Instance { instance: id.instance.clone(), generation: id.generation },
             argv: shell_command(&recipe.command),
             directory: self.directory(application, release),
-            sandbox: self.sandbox(application, release, listened).await?,
+            sandbox,
             environment,
             log: self.layout.instance_log(&id.instance),
             port: taken.port,
@@ -332,18 +330,32 @@ impl Preparer {
         task: &str,
         command: &str,
     ) -> anyhow::Result<LaunchSpec> {
-        let environment = self.environment(application, release).await?;
+        let (environment, sandbox) = self.surroundings(application, release, Vec::new()).await?;
         Ok(LaunchSpec {
             purpose: Purpose::Task { application: application.clone(), name: task.into() },
             argv: shell_command(command),
             directory: self.directory(application, release),
-            sandbox: self.sandbox(application, release, Vec::new()).await?,
+            sandbox,
             environment,
             log: self.layout.logs(application).join(format!("{task}.log")),
             port: None,
             ports: Default::default(),
             cap: None,
         })
+    }
+
+    /// Returns what a process of a release runs in: its environment, and its wall. `ports` are the
+    /// TCP ports to listen at.
+    async fn surroundings(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+        ports: Vec<u16>,
+    ) -> anyhow::Result<(BTreeMap<String, String>, Option<Sandbox>)> {
+        let directory = self.directory(application, release);
+        let chosen = self.runtime_path(application, release, &directory).await?;
+        let environment = self.environment(application, release, &chosen).await?;
+        Ok((environment, self.sandbox(application, release, &chosen, ports)))
     }
 
     async fn unpack(
@@ -459,13 +471,6 @@ pub fn left_behind(
     ))
 }
 
-/// The paths that live on beside the builds, and where they are linked.
-struct Persistent {
-    root: PathBuf,
-    kept: PathBuf,
-    paths: Vec<String>,
-}
-
 /// The prefix of a persistent path that lies below `$HOME` rather than in the tree.
 const HOME_PREFIX: &str = "~/";
 
@@ -488,14 +493,17 @@ fn make_durable(mark: PathBuf, text: String) {
 /// Removes all that an earlier attempt left, starting with its mark.
 fn start_over(directory: &Path, home: &Path) -> anyhow::Result<()> {
     let clear = || {
-        match std::fs::remove_file(mark(directory)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        for old in [&mark(directory), &runtimes::choice(directory)] {
+            match std::fs::remove_file(old) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         for old in [directory, home] {
-            if old.exists() {
-                std::fs::remove_dir_all(old)?;
-            }
+            let parent = old.parent().zip(old.file_name());
+            let (parent, name) = parent.ok_or(std::io::ErrorKind::InvalidInput)?;
+            private_directory(parent)?;
+            Directory::open(parent)?.place(Path::new(name))?.remove()?;
         }
         private_directory(directory)
     };

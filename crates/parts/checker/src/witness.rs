@@ -287,6 +287,7 @@ mod tests {
             started_at: Timestamp(0),
             http: String::new(),
             roles: roles.parse::<Roles>().unwrap(),
+            walls: Vec::new(),
             unknown: Unknown::new(),
         };
         let value = Value::Inline(record::encode(&info).into());

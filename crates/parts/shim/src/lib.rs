@@ -34,6 +34,9 @@ pub const DETACH: &str = "__shim-detach";
 /// The only argument of what becomes the application's process, as everything else comes through
 /// standard input.
 const EXEC: &str = "__exec";
+/// The only argument of a process that tries whether a wall can be built, and of the one within.
+const TRY_WALL: &str = "__try-wall";
+const TRY_WITHIN: &str = "__try-within";
 
 /// The running binary, even where its file was removed meanwhile.
 const OWN_BINARY: &str = "/proc/self/exe";
@@ -48,6 +51,8 @@ pub fn dispatch() -> Option<ExitCode> {
         DETACH => detach(arguments.collect()),
         HOLDER => shim(arguments.collect()),
         EXEC => child::become_program(),
+        TRY_WALL => sandbox::attempt::outside(),
+        TRY_WITHIN => sandbox::attempt::within(),
         _ => return None,
     };
     Some(match result {

@@ -3,6 +3,7 @@
 //! bubblewrap: the shim makes the namespaces that its child is born into, the child builds the
 //! view, gives up every privilege and becomes the first process of the namespace (`init`).
 
+pub mod attempt;
 mod calls;
 mod init;
 mod namespaces;

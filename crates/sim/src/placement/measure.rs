@@ -19,6 +19,7 @@ impl World {
                 capacity: Some(*capacity),
                 load: Some(load),
                 drained: false,
+                walls: true,
                 started_at: None,
             };
             let key = Key::Node(world.nodes[at].id.clone());

@@ -260,7 +260,8 @@ impl World {
     pub(super) fn view(&mut self) -> NodeView {
         let capacity = Some(self.random.between(12, 40) as u32);
         let load = Some(self.random.between(5, 30) as u32);
-        NodeView { capacity, load, drained: false, started_at: Some(Timestamp(self.now)) }
+        let started_at = Some(Timestamp(self.now));
+        NodeView { capacity, load, drained: false, walls: true, started_at }
     }
 
     // --- between the nodes

@@ -65,6 +65,20 @@ impl BenchNode {
         self.command(&["apps", "destroy", name]).map(drop)
     }
 
+    /// Runs a command in an application that does nothing.
+    pub fn run_nothing(&self, name: &str) -> anyhow::Result<()> {
+        let run = ["run", "-a", name, "--data-dir"];
+        let output = Command::new(&self.binary)
+            .args(run)
+            .arg(&self.data)
+            .args(["--", "true"])
+            .stdin(Stdio::null())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cortex run: {said}");
+        Ok(())
+    }
+
     /// Waits until all instances are ready, and returns them.
     pub fn instances(&self, name: &str) -> anyhow::Result<Vec<Instance>> {
         let deadline = Instant::now() + START_TIMEOUT;

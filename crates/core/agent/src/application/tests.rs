@@ -85,6 +85,7 @@ impl World {
             author: "ann".into(),
             note: String::new(),
             replaces: None,
+            revision: None,
             takes_back: None,
             unknown: Unknown::new(),
         }

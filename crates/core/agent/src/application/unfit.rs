@@ -159,6 +159,7 @@ mod tests {
             author: "ann".into(),
             note: String::new(),
             replaces: None,
+            revision: None,
             takes_back: None,
             unknown: Default::default(),
         }

@@ -26,6 +26,8 @@ const WEIGHT_MIN: Burden = 5 * POINT;
 pub(super) struct Seat {
     pub id: NodeId,
     pub takes: bool,
+    /// Whether it can build walls around applications.
+    pub walls: bool,
     hash: u64,
     capacity: u64,
     load: Burden,
@@ -39,7 +41,11 @@ impl Seat {
         let hash = hash::bytes(id.as_str().as_bytes());
         let capacity = u64::from(capacity.unwrap_or(1).max(1));
         let load = u64::from(load.unwrap_or(0)) * POINT;
-        Seat { id, takes, hash, capacity, load, instances: 0, unready: 0 }
+        Seat { id, takes, walls: true, hash, capacity, load, instances: 0, unready: 0 }
+    }
+
+    pub fn with_walls(self, walls: bool) -> Seat {
+        Seat { walls, ..self }
     }
 
     pub fn count(&mut self, ready: bool) {

@@ -176,9 +176,14 @@ impl Placement {
         taker.takes && field.has_room_for(to, after) && (sparser || lighter)
     }
 
-    /// Returns whether a node may hold an application: one with files runs where they are.
+    /// Returns whether a node may hold an application: one with files runs where they are, and one
+    /// behind a wall where that can be built.
     pub(super) fn may_hold(&self, name: &ApplicationName, seat: &super::Seat) -> bool {
-        let holder = self.wanted.get(name).and_then(|wanted| wanted.holder.as_ref());
+        let wanted = self.wanted.get(name);
+        if wanted.is_some_and(|wanted| wanted.walled) && !seat.walls {
+            return false;
+        }
+        let holder = wanted.and_then(|wanted| wanted.holder.as_ref());
         mutants::active(mutants::DATA_STAYS_BEHIND)
             || holder.is_none_or(|holder| *holder == seat.id)
     }

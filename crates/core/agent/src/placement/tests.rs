@@ -24,7 +24,8 @@ fn id(node: &str) -> NodeId {
 }
 
 fn view(capacity: u32, load: u32) -> NodeView {
-    NodeView { capacity: Some(capacity), load: Some(load), drained: false, started_at: None }
+    let (capacity, load) = (Some(capacity), Some(load));
+    NodeView { capacity, load, drained: false, walls: true, started_at: None }
 }
 
 impl Cluster {
@@ -82,7 +83,7 @@ impl Cluster {
 
     fn want(&mut self, name: &str, count: u32, holder: Option<&str>) {
         let counts = [(ProcessType::web(), count)].into();
-        let wanted = Wanted { counts, holder: holder.map(id) };
+        let wanted = Wanted { counts, holder: holder.map(id), walled: false };
         self.wanted.insert(name.parse().unwrap(), wanted.clone());
         self.tell_all(&Event::Wanted(name.parse().unwrap(), Some(wanted)));
     }
@@ -497,4 +498,29 @@ fn what_was_just_won_is_kept_until_the_giver_is_known_to_go() {
     cluster.write(&id("c"), slot, Some(claim(3)));
     cluster.run(5);
     assert_eq!(cluster.on("b"), 0);
+}
+
+#[test]
+fn what_runs_behind_a_wall_goes_where_that_can_be_built() {
+    let mut cluster = Cluster::new(&[("a", 16, 10), ("b", 64, 1), ("c", 16, 10)]);
+    cluster.set_view("b", NodeView { walls: false, ..view(64, 1) });
+    let (name, counts) = ("walled".parse::<ApplicationName>().unwrap(), 4);
+    let wanted = |walled| {
+        let counts = [(ProcessType::web(), counts)].into();
+        Event::Wanted(name.clone(), Some(Wanted { counts, holder: None, walled }))
+    };
+    cluster.tell_all(&wanted(true));
+    cluster.run(30);
+    let nodes = |cluster: &Cluster| -> BTreeSet<NodeId> {
+        cluster.claims.keys().map(|(_, node)| node.clone()).collect()
+    };
+    assert_eq!(nodes(&cluster), [id("a"), id("c")].into(), "not on the emptiest one");
+    // It is left alone there even when no other node is.
+    cluster.down("a");
+    cluster.down("c");
+    cluster.run(120);
+    assert!(!nodes(&cluster).contains(&id("b")));
+    cluster.set_view("b", view(64, 1));
+    cluster.run(30);
+    assert!(nodes(&cluster).contains(&id("b")), "once it can");
 }

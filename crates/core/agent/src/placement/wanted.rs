@@ -14,6 +14,8 @@ pub struct Wanted {
     pub counts: BTreeMap<ProcessType, u32>,
     /// The node that has the files of its persistent paths: it runs there or nowhere.
     pub holder: Option<NodeId>,
+    /// Whether it runs behind a wall, and nowhere without.
+    pub walled: bool,
 }
 
 /// Returns what is wanted of the release that serves, and during a rollout also of the target; the
@@ -31,6 +33,7 @@ pub fn wanted(
     for release in [rollout.serving.as_ref(), target].into_iter().flatten() {
         let own = releases.get(release).filter(|release| spec.owns(release));
         let Some(release) = own else { continue };
+        wanted.walled |= !release.recipe.isolation.is_none();
         if release.recipe.is_tied() {
             // Until some node holds its files, the rollout's coordinator is about to.
             wanted.holder = Some(holder.unwrap_or(&rollout.coordinator).clone());

@@ -68,6 +68,7 @@ impl World {
             author: String::new(),
             note: String::new(),
             replaces: None,
+            revision: None,
             takes_back: None,
             unknown: Default::default(),
         };

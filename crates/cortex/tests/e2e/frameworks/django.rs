@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::node;
+use super::{node, walled_node};
 use crate::journey::Journey;
 use crate::outside::Site;
 use crate::project::{copy_of_example, edit, of_files, tool};
@@ -80,7 +80,7 @@ fn add_notes(directory: &Path, project: &Path) {
 
 #[test]
 fn a_freshly_generated_project_answers() {
-    let node = node();
+    let node = walled_node();
     let project = generate(node.directory.path());
     let site = node.push(&project, "fresh");
     site.get("/").assert_ok("The install worked successfully");

@@ -1,6 +1,6 @@
 //! Elixir: `mix new --sup` and a server of Erlang's own, as Hex cannot be reached from everywhere.
 
-use super::node;
+use super::walled_node;
 use crate::project::{edit, of_files, tool};
 use crate::tour::Tour;
 
@@ -41,7 +41,7 @@ end
 
 #[test]
 fn a_generated_project_of_mix_is_toured() {
-    let node = node();
+    let node = walled_node();
     tool(node.directory.path(), "mix", &["new", "generated", "--sup"]);
     let project = node.path("renamed-potion");
     std::fs::rename(node.path("generated"), &project).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::node;
+use super::{node, walled_node};
 use crate::journey::Journey;
 use crate::project::{copy_of_example, edit, of_files, tool};
 
@@ -52,7 +52,7 @@ fn a_generated_project_goes_through_the_journey() {
 
 #[test]
 fn the_example_answers() {
-    let node = node();
+    let node = walled_node();
     let project = node.path("express");
     copy_of_example("express", &project);
     node.push(&project, "express").get("/").assert_ok("Hello from Express, web.");

@@ -1,6 +1,6 @@
 //! Go: `go mod init` and a program of the standard library, as the tutorials have it.
 
-use super::node;
+use super::walled_node;
 use crate::project::{of_files, tool};
 use crate::tour::Tour;
 
@@ -23,7 +23,7 @@ func main() {
 
 #[test]
 fn a_generated_module_is_toured() {
-    let node = node();
+    let node = walled_node();
     let project = node.path("renamed-gopher");
     of_files(&project, &[("main.go", MAIN)]);
     tool(&project, "go", &["mod", "init", "example.com/hello"]);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::node;
+use super::walled_node;
 use crate::node::Node;
 use crate::project::{edit, of_files, tool};
 use crate::tour::Tour;
@@ -93,7 +93,7 @@ fn generate(node: &Node, project: &Path) {
 
 #[test]
 fn vertx_is_toured_and_spring_boot_answers() {
-    let node = node();
+    let node = walled_node();
     let project = node.path("renamed-vertx");
     generate(&node, &project);
     let vertx = Tour {

@@ -1,13 +1,13 @@
 //! Next.js from npm: the empty project of `create-next-app` (the others fetch fonts from the web
 //! when they are built), under another directory's name.
 
-use super::node;
+use super::walled_node;
 use crate::project::tool;
 use crate::tour::Tour;
 
 #[test]
 fn a_generated_project_is_toured() {
-    let node = node();
+    let node = walled_node();
     let directory = node.directory.path();
     let options = "--empty --js --no-eslint --no-tailwind --app --no-src-dir --use-npm \
                    --skip-install --disable-git --yes";

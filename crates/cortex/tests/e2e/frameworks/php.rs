@@ -1,6 +1,6 @@
 //! PHP: a page, a database in a file, and what must not be served.
 
-use super::node;
+use super::walled_node;
 use crate::project::{edit, of_files};
 use crate::tour::Tour;
 
@@ -23,7 +23,7 @@ function count_visitor() {
 
 #[test]
 fn a_page_with_a_database_is_toured() {
-    let node = node();
+    let node = walled_node();
     let project = node.path("my pages");
     let files =
         [("index.php", INDEX), ("lib/count.php", COUNT), (".env", "secret"), ("a.txt", "A")];

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::node;
+use super::{node, walled_node};
 use crate::project::{copy_of_example, tool};
 use crate::tour::Tour;
 
@@ -44,7 +44,7 @@ fn a_generated_project_is_toured() {
 
 #[test]
 fn the_example_answers_and_keeps_what_is_signed() {
-    let node = node();
+    let node = walled_node();
     let project = node.path("pyramid");
     copy_of_example("pyramid", &project);
     let site = node.push(&project, "pyramid");

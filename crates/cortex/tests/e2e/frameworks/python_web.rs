@@ -1,6 +1,6 @@
 //! Flask and FastAPI, as the first page of each one's documentation has them.
 
-use super::node;
+use super::{node, walled_node};
 use crate::project::of_files;
 use crate::tour::Tour;
 
@@ -25,7 +25,7 @@ def read_root():
 
 #[test]
 fn a_first_application_of_flask_is_toured() {
-    let node = node();
+    let node = walled_node();
     let project = node.path("renamed-flask");
     of_files(&project, &[("hello.py", FLASK), ("requirements.txt", "flask\n")]);
     Tour {

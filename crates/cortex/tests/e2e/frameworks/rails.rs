@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::node;
+use super::walled_node;
 use crate::journey::Journey;
 use crate::outside::Site;
 use crate::project::{edit, of_files, tool};
@@ -40,7 +40,7 @@ fn add_book(site: &Site, title: &str) {
 
 #[test]
 fn a_scaffold_with_sqlite_goes_through_the_journey() {
-    let mut node = node();
+    let mut node = walled_node();
     let project = generate(node.directory.path());
     add_books(&project);
     let mut titles = Vec::new();

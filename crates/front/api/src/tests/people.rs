@@ -4,15 +4,27 @@ use access_core::TokenText;
 use api_types::people::{AuditRow, TeamRow, TokenCreated, TokenRow, UserRow};
 use api_types::{ApplicationRow, ReleaseRow, Released};
 use hyper::Method;
+use model::TypedKey;
 use runtime::faults::Fault;
 use serde_json::{Value, json};
 
+use super::super::records;
 use super::fixture::{Fixture, PYTHON, archive, code};
 use client::{Client, ClientError};
 
 impl Fixture {
     async fn user(&self, name: &str, grant: Value) -> anyhow::Result<UserRow> {
         self.client.post("/v1/users", &json!({ "name": name, "grant": grant })).await
+    }
+
+    /// Has the node say that it can build walls, as one does that has tried.
+    async fn build_walls(&self) {
+        let key = TypedKey::NodeInfo(self.node.clone());
+        let info = json!({
+            "v": 1, "hostname": "n1", "version": "1", "cores": 1, "memory_bytes": 1, "started_at": 1,
+            "http": "", "walls": ["standard"],
+        });
+        records::write(&*self.store, key, &info).await.unwrap();
     }
 
     async fn change_user(&self, name: &str, what: &str, grant: Value) -> anyhow::Result<UserRow> {
@@ -143,6 +155,7 @@ async fn a_token_makes_none_that_does_more_or_lasts_longer() {
 #[tokio::test]
 async fn what_is_not_yours_looks_as_if_it_were_not_there() {
     let api = Fixture::start().await;
+    api.build_walls().await;
     api.deploy("blog", "one").await;
     api.deploy("shop", "one").await;
     api.user("ana", json!({ "role": "developer", "application": "blog" })).await.unwrap();
@@ -168,6 +181,7 @@ async fn what_is_not_yours_looks_as_if_it_were_not_there() {
 #[tokio::test]
 async fn a_team_has_what_its_people_make() {
     let api = Fixture::start().await;
+    api.build_walls().await;
     api.deploy("shop", "one").await;
     let _: TeamRow = api.client.post("/v1/teams", &json!({ "name": "red" })).await.unwrap();
     for (name, role) in [("ana", "developer"), ("eve", "viewer")] {
@@ -194,6 +208,7 @@ async fn a_team_has_what_its_people_make() {
 #[tokio::test]
 async fn releases_and_the_audit_say_by_whom() {
     let api = Fixture::start().await;
+    api.build_walls().await;
     api.deploy("blog", "one").await;
     api.user("ana", json!({ "role": "developer", "application": "blog" })).await.unwrap();
     let ana = api.with_token(json!({ "name": "ci", "user": "ana" })).await;
@@ -233,4 +248,50 @@ async fn a_change_that_a_crash_cuts_off_is_an_attempt() {
     assert_eq!(variables, json!({}));
     let _: Value = api.client.post(path, &json!({ "A": "1" })).await.unwrap();
     assert_eq!(api.audit().await[0].outcome, "done");
+}
+
+#[tokio::test]
+async fn who_is_no_owner_runs_nothing_without_a_wall() {
+    let api = Fixture::start().await;
+    let settings = |isolation: &str| format!("isolation = \"{isolation}\"\n");
+    let [none, standard] = ["none", "standard"].map(settings);
+    let of = |settings: &str| archive(&[PYTHON, &[("cortex.toml", settings)]].concat());
+    let push = async |client: &Client, archive: Vec<u8>| {
+        let archive = futures_util::stream::iter([Ok(bytes::Bytes::from(archive))]);
+        let path = "/v1/apps/blog/releases";
+        client.upload::<Released>(Method::POST, path, archive).await
+    };
+    let isolation = async || {
+        let shown: Value = api.client.get("/v1/apps/blog").await.unwrap();
+        shown["isolation"].as_str().unwrap().to_owned()
+    };
+    api.deploy("blog", "one").await;
+    assert_eq!(isolation().await, "none");
+    let added = api.user("ana", json!({ "role": "operator" })).await.unwrap();
+    assert!(added.notes.iter().any(|note| note.contains("pushed again: blog")), "{added:?}");
+    let again = api.user("ben", json!({ "role": "viewer" })).await.unwrap();
+    assert!(again.notes.is_empty(), "it is said once: {again:?}");
+    // No node says that it can build one.
+    assert_eq!(code(push(&api.client, archive(PYTHON)).await), "no_wall");
+    api.build_walls().await;
+    let ana = api.with_token(json!({ "name": "ci", "user": "ana" })).await;
+    assert_eq!(code(push(&ana, of(&none)).await), "isolation_needed");
+    let config = json!({ "LD_PRELOAD": "./own.so" });
+    let changed: anyhow::Result<Value> = ana.post("/v1/apps/blog/config", &config).await;
+    assert_eq!(code(changed), "isolation_needed");
+    push(&ana, of(&standard)).await.unwrap();
+    assert_eq!(isolation().await, "none", "until it serves");
+    let rolled: anyhow::Result<Value> =
+        ana.post("/v1/apps/blog/rollback", &json!({ "to": "v1" })).await;
+    assert_eq!(code(rolled), "isolation_needed");
+    push(&api.client, of(&none)).await.unwrap();
+    let set = async |client: &Client, default: &str| -> anyhow::Result<Value> {
+        client.post("/v1/isolation", &json!({ "default": default })).await
+    };
+    assert_eq!(code(set(&ana, "none").await), "no_right");
+    assert_eq!(code(set(&api.client, "full").await), "no_isolation");
+    assert_eq!(set(&api.client, "none").await.unwrap()["set"], "none");
+    push(&ana, of(&none)).await.unwrap();
+    let auto = set(&api.client, "auto").await.unwrap();
+    assert_eq!((&auto["default"], &auto["set"]), (&json!("standard"), &json!("auto")));
 }

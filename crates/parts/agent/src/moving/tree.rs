@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
@@ -13,6 +13,7 @@ use anyhow::{Context, bail, ensure};
 use tokio::sync::mpsc::Sender;
 
 use super::frame::{DATA_BYTES_MAX, EntryKind, FileEntry, MoveFrame};
+use os::beneath::{Directory, Place};
 
 /// The maximum number of entries of a tree: more than any application here keeps; each costs memory
 /// on both sides.
@@ -51,10 +52,11 @@ pub struct KnownFiles {
 }
 
 /// Sends everything below `root`, parents first; files that are known and unchanged by name alone.
+/// The application may run, and put links in the place of what was seen: none is followed.
 pub fn walk(root: &Path, known: KnownFiles, out: &Sender<MoveFrame>) -> anyhow::Result<KnownFiles> {
-    let mut walk = Walk { root, known, next: KnownFiles::default(), count: 0, out };
-    match fs::symlink_metadata(root) {
-        Ok(_) => walk.directory(Path::new(""), 0)?,
+    let mut walk = Walk { known, next: KnownFiles::default(), count: 0, out };
+    match Directory::open(root) {
+        Ok(directory) => walk.directory(&directory, Path::new(""), 0)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }
@@ -62,7 +64,6 @@ pub fn walk(root: &Path, known: KnownFiles, out: &Sender<MoveFrame>) -> anyhow::
 }
 
 struct Walk<'a> {
-    root: &'a Path,
     known: KnownFiles,
     next: KnownFiles,
     count: usize,
@@ -74,59 +75,54 @@ impl Walk<'_> {
         self.out.blocking_send(frame).ok().context("the other side is gone")
     }
 
-    fn directory(&mut self, below: &Path, depth: usize) -> anyhow::Result<()> {
+    fn directory(
+        &mut self,
+        directory: &Directory,
+        below: &Path,
+        depth: usize,
+    ) -> anyhow::Result<()> {
         ensure!(depth < DEPTH_MAX, "directories are nested deeper than {DEPTH_MAX}");
-        let mut names: Vec<_> = Vec::new();
-        for entry in fs::read_dir(self.root.join(below))? {
-            names.push(entry?.file_name());
-        }
-        names.sort();
-        for name in names {
-            let path = below.join(name);
+        for place in directory.entries()? {
+            let path = below.join(place.name());
             // Only the entry itself gets this context, or each directory above would add its path
             // once more.
-            if self.entry(&path).with_context(|| path.display().to_string())? {
-                self.directory(&path, depth + 1)?;
+            let within = self.entry(&place, &path);
+            if let Some(within) = within.with_context(|| path.display().to_string())? {
+                self.directory(&within, &path, depth + 1)?;
             }
         }
         Ok(())
     }
 
-    /// Sends one entry; returns whether it is a directory, whose content follows.
-    fn entry(&mut self, path: &Path) -> anyhow::Result<bool> {
+    /// Sends one entry; returns it if it is a directory, whose content follows.
+    fn entry(&mut self, place: &Place, path: &Path) -> anyhow::Result<Option<Directory>> {
         self.count += 1;
         ensure!(self.count <= ENTRIES_MAX, "there are more than {ENTRIES_MAX} files");
-        let at = self.root.join(path);
-        let metadata = match fs::symlink_metadata(&at) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            metadata => metadata?,
-        };
+        let Some(metadata) = if_there(place.metadata())? else { return Ok(None) };
         let bytes = path.as_os_str().as_bytes().to_vec();
         let mode = metadata.permissions().mode() & MODE_MASK;
         let entry = |kind| MoveFrame::Entry(FileEntry { path: bytes.clone(), mode, kind });
         if metadata.is_dir() {
+            let Some(within) = if_there(place.directory())? else { return Ok(None) };
             self.say(entry(EntryKind::Directory))?;
-            return Ok(true);
+            return Ok(Some(within));
         }
         if metadata.is_symlink() {
-            let target = fs::read_link(&at)?.into_os_string();
-            self.say(entry(EntryKind::Link(target.as_bytes().to_vec())))?;
+            let Some(target) = if_there(place.read_link())? else { return Ok(None) };
+            self.say(entry(EntryKind::Link(target.as_os_str().as_bytes().to_vec())))?;
         }
         // Sockets and pipes are nothing without the process that made them.
         if metadata.is_file() {
             match self.known.files.get(path) == Some(&FileVersion::of(&metadata)) {
                 true => self.say(entry(EntryKind::Same))?,
-                false => self.file(path, &at, entry(EntryKind::File))?,
+                false => self.file(path, place, entry(EntryKind::File))?,
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    fn file(&mut self, path: &Path, at: &Path, entry: MoveFrame) -> anyhow::Result<()> {
-        let mut file = match File::open(at) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            file => file?,
-        };
+    fn file(&mut self, path: &Path, place: &Place, entry: MoveFrame) -> anyhow::Result<()> {
+        let Some(mut file) = if_there(place.file())? else { return Ok(()) };
         // This comes before the first byte is read, so that what is written later is noticed.
         let (before, began) = (file.metadata()?, SystemTime::now());
         self.say(entry)?;
@@ -149,7 +145,23 @@ impl Walk<'_> {
     }
 }
 
-/// A directory that becomes the same as the other side's.
+/// Returns nothing of what went away, or became something else, since it was seen: the last pass
+/// comes when the application has stopped.
+fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    let changed = [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::InvalidInput];
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if changed.contains(&error.kind()) || is_link(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_link(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ELOOP)
+}
+
+/// A directory that becomes the same as the other side's. No application knows it before it is
+/// whole, so plain paths do here.
 #[derive(Debug)]
 pub struct Staging {
     root: PathBuf,

@@ -1,7 +1,6 @@
 //! The artefacts of builds, for other nodes: packed into the store where they were built, fetched,
 //! verified and unpacked where they run. Must not know who builds; driven by applications' actors.
 
-use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use tar::{Builder, EntryType};
 use super::persist::Tree;
 use super::{Preparer, is_built, mark, set_mark};
 use os::archive::header;
+use os::beneath::{Directory, Place};
 use store::{Value, ValueWriter};
 
 /// The maximum size of an artefact in bytes; a larger tree is built faster than it is fetched.
@@ -114,60 +114,60 @@ impl Write for Sink<'_> {
     }
 }
 
-/// Packs a tree, sorted and without times, so that equal trees give equal bytes.
+/// Packs a tree, sorted and without times, so that equal trees give equal bytes. What was built may
+/// run already: no link is followed.
 fn pack(root: &Path, without: &[PathBuf], to: &mut dyn Write) -> anyhow::Result<()> {
     let mut archive = Builder::new(to);
-    let mut packing = Packing { root, without, archive: &mut archive };
-    packing.directory(Path::new(""), 0)?;
+    let mut packing = Packing { without, archive: &mut archive };
+    let unreadable = || format!("{} cannot be read", root.display());
+    let directory = Directory::open(root).with_context(unreadable)?;
+    packing.directory(&directory, Path::new(""), 0)?;
     archive.finish()?;
     Ok(())
 }
 
 struct Packing<'a, 'b> {
-    root: &'a Path,
     without: &'a [PathBuf],
     archive: &'a mut Builder<&'b mut dyn Write>,
 }
 
 impl Packing<'_, '_> {
-    fn directory(&mut self, path: &Path, depth: usize) -> anyhow::Result<()> {
+    fn directory(
+        &mut self,
+        directory: &Directory,
+        path: &Path,
+        depth: usize,
+    ) -> anyhow::Result<()> {
         ensure!(depth < DEPTH_MAX, "directories are nested deeper than {DEPTH_MAX}");
-        let full = self.root.join(path);
-        let read = || -> io::Result<Vec<_>> {
-            let entries = fs::read_dir(&full)?.collect::<io::Result<Vec<_>>>()?;
-            Ok(entries.into_iter().map(|entry| entry.file_name()).collect())
-        };
-        let mut names = read().with_context(|| format!("{} cannot be read", full.display()))?;
-        names.sort();
-        for name in names {
-            let path = path.join(name);
+        for place in directory.entries()? {
+            let path = path.join(place.name());
             if !self.without.contains(&path) {
-                self.entry(&path, depth).with_context(|| format!("{}", path.display()))?;
+                self.entry(&place, &path, depth).with_context(|| format!("{}", path.display()))?;
             }
         }
         Ok(())
     }
 
-    fn entry(&mut self, path: &Path, depth: usize) -> anyhow::Result<()> {
-        let full = self.root.join(path);
-        let metadata = fs::symlink_metadata(&full)?;
+    fn entry(&mut self, place: &Place, path: &Path, depth: usize) -> anyhow::Result<()> {
+        let metadata = place.metadata()?;
         if metadata.is_dir() {
+            let within = place.directory()?;
             self.archive.append_data(
                 &mut header(EntryType::Directory, 0o755, 0),
                 path,
                 io::empty(),
             )?;
-            return self.directory(path, depth + 1);
+            return self.directory(&within, path, depth + 1);
         }
         if metadata.is_symlink() {
-            let target = fs::read_link(&full)?;
+            let target = place.read_link()?;
             let inside = agent_core::paths::stays_inside(path, &target);
             ensure!(inside, "a link that leads out of the release, to {}", target.display());
             self.archive.append_link(&mut header(EntryType::Symlink, 0o777, 0), path, target)?;
         } else if metadata.is_file() {
             let mode = if metadata.permissions().mode() & 0o111 != 0 { 0o755 } else { 0o644 };
             let size = metadata.len();
-            let file = File::open(&full)?.take(size);
+            let file = place.file()?.take(size);
             self.archive.append_data(&mut header(EntryType::Regular, mode, size), path, file)?;
         }
         // Sockets and pipes belong to a process that ran.
@@ -177,6 +177,7 @@ impl Packing<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

@@ -24,11 +24,13 @@ const PATH_FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/s
 
 impl Preparer {
     /// Returns the environment without what differs from process to process. The recipe's variables
-    /// give way to the user's; the platform's own cannot be overridden.
+    /// give way to the user's; the platform's own cannot be overridden. `chosen` are the
+    /// directories of the interpreters that were chosen.
     pub(super) async fn environment(
         &self,
         application: &ApplicationName,
         release: &Release,
+        chosen: &[String],
     ) -> anyhow::Result<BTreeMap<String, String>> {
         let directory = self.layout.application(application);
         let home = self.layout.home(application, &release.build_id());
@@ -48,7 +50,7 @@ impl Preparer {
         let secret = secret_file::read_or_make(&directory.join("secret"), SECRET_BYTES)?;
         let text = |path: &Path| path.display().to_string();
         let mut environment: BTreeMap<String, String> = [
-            ("PATH", self.search_path(application, release).await?),
+            ("PATH", self.search_path(application, release, chosen)),
             ("HOME", text(&home)),
             ("TMPDIR", text(&temporary)),
             ("LANG", "C.UTF-8".into()),
@@ -92,16 +94,16 @@ impl Preparer {
 
     /// Returns the search path. The release's own programs come first, those of its virtual
     /// environment and the like; then the interpreters that were chosen for it.
-    async fn search_path(
+    fn search_path(
         &self,
         application: &ApplicationName,
         release: &Release,
-    ) -> anyhow::Result<String> {
+        chosen: &[String],
+    ) -> String {
         let directory = self.directory(application, release);
         let own = release.recipe.path.iter().map(|path| directory.join(path).display().to_string());
-        let chosen = self.runtime_path(application, release, &directory).await?;
-        let all = own.chain(chosen).chain([self.node_path().to_owned()]);
-        Ok(all.collect::<Vec<_>>().join(":"))
+        let all = own.chain(chosen.iter().cloned()).chain([self.node_path().to_owned()]);
+        all.collect::<Vec<_>>().join(":")
     }
 
     /// Returns the search path in which the node itself finds programs.

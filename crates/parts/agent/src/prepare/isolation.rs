@@ -15,30 +15,32 @@ const BESIDE_PROGRAMS: &[&str] = &["lib", "lib64", "libexec", "include"];
 const RUSTUP: (&str, &str) = (".cargo", ".rustup");
 
 impl Preparer {
-    /// Returns the wall that a release asks for; `ports` are the TCP ports to listen at.
-    pub(super) async fn sandbox(
+    /// Returns the wall that a release asks for; `chosen` are the directories of the interpreters
+    /// that were chosen for it, and `ports` the TCP ports to listen at.
+    pub(super) fn sandbox(
         &self,
         application: &ApplicationName,
         release: &Release,
+        chosen: &[String],
         ports: Vec<u16>,
-    ) -> anyhow::Result<Option<Sandbox>> {
+    ) -> Option<Sandbox> {
         if release.recipe.isolation == Isolation::None {
-            return Ok(None);
+            return None;
         }
         let (layout, build) = (&self.layout, release.build_id());
         let temporary = layout.temporary(application);
-        // Its variables, and what it wrote down of its choice, are the application's to change.
-        let chosen =
-            self.runtime_path(application, release, &self.directory(application, release)).await?;
-        let chosen = chosen.iter().map(Path::new).filter(|path| path.ends_with(PROGRAMS));
+        // Links of the node's own, to interpreters that are there anyway or beside them.
+        let (links, chosen): (Vec<&Path>, Vec<&Path>) =
+            chosen.iter().map(Path::new).partition(|path| path.starts_with(layout.root()));
         let search = self.node_path().split(':').map(Path::new).chain(chosen);
-        Ok(Some(Sandbox {
+        Some(Sandbox {
             hidden: vec![layout.root().to_owned()],
             readable: search
                 .filter(|bin| bin.is_absolute())
                 // All data would be there, or it is there anyway.
                 .filter(|bin| !layout.root().starts_with(bin) && !bin.starts_with(layout.root()))
                 .flat_map(programs)
+                .chain(links.into_iter().map(Path::to_owned))
                 .collect(),
             writable: vec![
                 layout.build(application, &build),
@@ -49,7 +51,7 @@ impl Preparer {
             ],
             temporary,
             ports,
-        }))
+        })
     }
 }
 

@@ -8,17 +8,21 @@
 //! where there is no file. A name that tells nothing is left alone: what the program makes of it
 //! is kept from the next release on (`collect`). SQLite follows links before it names its `-wal`,
 //! `-shm` and `-journal` files (since 3.10), so these lie beside the kept file.
+//!
+//! The application may change both the tree and what is kept meanwhile, so nothing here follows a
+//! link of theirs (`os::beneath`); a link that is kept stays as it is, for the application to
+//! follow.
 
 mod in_place;
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::unpack::{inside, resolve};
+use super::unpack::{inside, resolve, resolve_in};
+use os::beneath::{Directory, Place};
+use os::directory::private_directory;
 
 /// The suffixes of files that belong to a database which came with the source, and are of no use
 /// without it.
@@ -55,32 +59,110 @@ pub enum Tree {
     Used,
 }
 
-/// Links every path of `paths` in `root` to its place in `kept`. Safe to repeat. Returns what was
-/// pushed and cannot be seen, as something else is kept in its place.
-pub fn link(
-    root: &Path,
-    kept: &Path,
-    paths: &[String],
-    tree: Tree,
-) -> anyhow::Result<Vec<PathBuf>> {
-    let mut hidden = Vec::new();
-    for (path, slash) in plain(paths)? {
-        link_one(root, kept, &path, slash, tree, &mut hidden)
-            .with_context(|| format!("cannot keep the persistent path '{}'", path.display()))?;
-    }
-    hidden.truncate(HIDDEN_MAX);
-    Ok(hidden)
+/// The paths that live on beside the builds: where they are linked, and where they are kept.
+#[derive(Clone, Debug)]
+pub struct Persistent {
+    pub root: PathBuf,
+    pub kept: PathBuf,
+    /// The directory within `kept`, which the application could make a link.
+    pub below: PathBuf,
+    pub paths: Vec<String>,
 }
 
-/// Takes what a running release made at `paths` out of its tree, where it finds it as before.
-pub fn collect(root: &Path, kept: &Path, paths: &[String]) -> anyhow::Result<()> {
-    for (path, _) in plain(paths)? {
-        if fs::symlink_metadata(root.join(&path)).is_ok_and(|found| !found.is_symlink()) {
-            in_place::keep(&root.join(&path), &kept.join(&path))
-                .with_context(|| format!("cannot keep what was made of '{}'", path.display()))?;
+impl Persistent {
+    /// Links every path in the tree to its place among what is kept. Safe to repeat. Returns what
+    /// was pushed and cannot be seen, as something else is kept in its place.
+    pub fn link(&self, tree: Tree) -> anyhow::Result<Vec<PathBuf>> {
+        private_directory(&self.root)?;
+        private_directory(&self.kept)?;
+        let mut hidden = Vec::new();
+        for (path, slash) in plain(&self.paths)? {
+            self.link_one(&path, slash, tree, &mut hidden)
+                .with_context(|| format!("cannot keep the persistent path '{}'", path.display()))?;
         }
+        hidden.truncate(HIDDEN_MAX);
+        Ok(hidden)
     }
-    Ok(())
+
+    /// Takes what a running release made at these paths out of its tree, where it finds it as
+    /// before.
+    pub fn collect(&self) -> anyhow::Result<()> {
+        let root = match Directory::open(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            root => root?,
+        };
+        for (path, _) in plain(&self.paths)? {
+            let Ok(from) = root.place(&path) else { continue };
+            if from.metadata().is_ok_and(|found| !found.is_symlink()) {
+                let to = self.kept_directory()?.place_made(&path)?;
+                in_place::keep(&from, &to, &self.kept_path(&path)).with_context(|| {
+                    format!("cannot keep what was made of '{}'", path.display())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kept_directory(&self) -> io::Result<Directory> {
+        private_directory(&self.kept)?;
+        Directory::open(&self.kept)?.directory_made(&self.below)
+    }
+
+    /// Returns where the application finds what is kept.
+    fn kept_path(&self, path: &Path) -> PathBuf {
+        self.kept.join(&self.below).join(path)
+    }
+
+    fn link_one(
+        &self,
+        path: &Path,
+        slash: bool,
+        tree: Tree,
+        hidden: &mut Vec<PathBuf>,
+    ) -> anyhow::Result<()> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let place = resolve(&self.root, parent)?.join(path.file_name().context("no name")?);
+        let target = self.kept_path(path);
+        let root = Directory::open(&self.root)?;
+        let from = root.place_made(&place)?;
+        if from.read_link().is_ok_and(|there| there == target) {
+            return Ok(());
+        }
+        let to = self.kept_directory()?.place_made(path)?;
+        // A link that came with the source stays within it.
+        let source = match resolve(&self.root, &place) {
+            Ok(real) => root.place(&real).ok().filter(Place::is_there),
+            Err(_) => from.is_there().then(|| from.clone()),
+        };
+        let found = source.as_ref().map(Place::metadata).transpose()?;
+        let is_directory = match (to.metadata(), &found) {
+            (Ok(kept), _) => kept.is_dir(),
+            (Err(_), Some(found)) => found.is_dir(),
+            (Err(_), None) if slash || is_usually_a_directory(path) => true,
+            (Err(_), None) if path.extension().is_none() => return Ok(()),
+            (Err(_), None) => false,
+        };
+        if source.is_some() && tree == Tree::Used {
+            return in_place::keep(&from, &to, &target);
+        }
+        if let (Some(source), Some(found)) = (source, found) {
+            note_hidden(path, &source, &to, hidden, 0)?;
+            // If it is of the other kind than what is kept, what is kept stays.
+            match is_directory {
+                true if found.is_dir() => {
+                    let tree = source.directory()?;
+                    copy_tree(&tree, &tree, Path::new(""), &to.directory_made()?, 0)?;
+                }
+                false if found.is_file() => copy_database(&source, &to)?,
+                _ => {}
+            }
+        }
+        if is_directory {
+            to.directory_made()?;
+        }
+        from.remove()?;
+        Ok(from.make_link(&target)?)
+    }
 }
 
 /// Returns the paths inside the release, each with whether a slash says that it is a directory.
@@ -106,52 +188,6 @@ fn plain(paths: &[String]) -> anyhow::Result<Vec<(PathBuf, bool)>> {
     Ok(all)
 }
 
-fn link_one(
-    root: &Path,
-    kept: &Path,
-    path: &Path,
-    slash: bool,
-    tree: Tree,
-    hidden: &mut Vec<PathBuf>,
-) -> anyhow::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new(""));
-    let place = resolve(root, parent)?.join(path.file_name().context("no name")?);
-    let (from, to) = (root.join(place), kept.join(path));
-    if fs::read_link(&from).is_ok_and(|target| target == to) {
-        return Ok(());
-    }
-    create_parent(&from)?;
-    create_parent(&to)?;
-    let source = fs::metadata(&from).ok();
-    let is_directory = match (fs::metadata(&to), &source) {
-        (Ok(kept), _) => kept.is_dir(),
-        (Err(_), Some(source)) => source.is_dir(),
-        (Err(_), None) if slash || is_usually_a_directory(path) => true,
-        (Err(_), None) if path.extension().is_none() => return Ok(()),
-        (Err(_), None) => false,
-    };
-    if source.is_some() && tree == Tree::Used {
-        return in_place::keep(&from, &to);
-    }
-    if let Some(source) = source {
-        note_hidden(path, &from, &to, hidden, 0)?;
-        // If it is of the other kind than what is kept, what is kept stays.
-        if source.is_dir() == is_directory {
-            if is_directory { copy_tree(&from, &from, &to, 0)? } else { copy_database(&from, &to)? }
-        }
-    }
-    if is_directory {
-        fs::create_dir_all(&to)?;
-    }
-    match fs::symlink_metadata(&from) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&from)?,
-        Ok(_) => fs::remove_file(&from)?,
-        Err(_) => {}
-    }
-    symlink(&to, &from)?;
-    Ok(())
-}
-
 fn is_usually_a_directory(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| DIRECTORIES.contains(&name))
@@ -160,12 +196,12 @@ fn is_usually_a_directory(path: &Path) -> bool {
 /// Notes what was pushed and differs from what is kept under its name.
 fn note_hidden(
     path: &Path,
-    from: &Path,
-    to: &Path,
+    from: &Place,
+    to: &Place,
     hidden: &mut Vec<PathBuf>,
     depth: usize,
 ) -> io::Result<()> {
-    let (Ok(pushed), Ok(kept)) = (fs::metadata(from), fs::metadata(to)) else { return Ok(()) };
+    let (Ok(pushed), Ok(kept)) = (from.metadata(), to.metadata()) else { return Ok(()) };
     if hidden.len() >= HIDDEN_MAX || depth >= DEPTH_MAX {
         return Ok(());
     }
@@ -176,15 +212,16 @@ fn note_hidden(
         }
         return Ok(());
     }
-    for entry in fs::read_dir(from)? {
-        let name = entry?.file_name();
-        note_hidden(&path.join(&name), &from.join(&name), &to.join(&name), hidden, depth + 1)?;
+    let kept = to.directory()?;
+    for entry in from.directory()?.entries()? {
+        let name = Path::new(entry.name());
+        note_hidden(&path.join(name), &entry, &kept.place(name)?, hidden, depth + 1)?;
     }
     Ok(())
 }
 
-fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
-    let (mut one, mut other) = (fs::File::open(one)?, fs::File::open(other)?);
+fn is_same(one: &Place, other: &Place) -> io::Result<bool> {
+    let (mut one, mut other) = (one.file()?, other.file()?);
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }
@@ -194,64 +231,66 @@ fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(hash.finalize() == expected.finalize())
 }
 
-fn create_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)
-}
-
 /// Copies a file, and before it what SQLite needs to make sense of it.
-fn copy_database(from: &Path, to: &Path) -> anyhow::Result<()> {
-    if to.exists() {
+fn copy_database(from: &Place, to: &Place) -> anyhow::Result<()> {
+    if to.is_there() {
         return Ok(());
     }
     for sibling in SQLITE_SIBLINGS {
-        let beside = |path: &Path| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(sibling);
-            PathBuf::from(name)
-        };
-        if beside(from).is_file() {
-            copy_file(&beside(from), &beside(to))?;
+        if from.with(sibling).metadata().is_ok_and(|found| found.is_file()) {
+            copy_file(&from.with(sibling), &to.with(sibling))?;
         }
     }
     copy_file(from, to)
 }
 
 /// Copies a file. Never overwrites, and never leaves half a file under the final name.
-fn copy_file(from: &Path, to: &Path) -> anyhow::Result<()> {
-    if to.symlink_metadata().is_ok() {
+fn copy_file(from: &Place, to: &Place) -> anyhow::Result<()> {
+    if to.is_there() {
         return Ok(());
     }
-    let mut partial = to.as_os_str().to_owned();
-    partial.push(PARTIAL);
-    let partial = PathBuf::from(partial);
-    fs::copy(from, &partial)?;
-    fs::File::open(&partial)?.sync_all()?;
-    let linked = fs::hard_link(&partial, to);
-    fs::remove_file(&partial)?;
+    let partial = to.with(PARTIAL);
+    partial.remove()?;
+    let (mut source, mut copy) = (from.file()?, partial.new_file()?);
+    io::copy(&mut source, &mut copy)?;
+    copy.set_permissions(source.metadata()?.permissions())?;
+    copy.sync_all()?;
+    let linked = partial.hard_link(to);
+    partial.remove()?;
     match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// Copies a tree. Links are taken along where they stay within it; elsewhere they would mean
-/// another place.
-fn copy_tree(root: &Path, from: &Path, to: &Path, depth: usize) -> anyhow::Result<()> {
+/// Copies what is in a directory, which lies at `path` in `tree`. Links are taken along where they
+/// stay within the tree; elsewhere they would mean another place.
+fn copy_tree(
+    tree: &Directory,
+    from: &Directory,
+    path: &Path,
+    to: &Directory,
+    depth: usize,
+) -> anyhow::Result<()> {
     ensure!(depth < DEPTH_MAX, "directories are nested deeper than {DEPTH_MAX}");
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (path, copy) = (entry.path(), to.join(entry.file_name()));
-        let kind = entry.file_type()?;
+    for entry in from.entries()? {
+        let (path, copy) = (path.join(entry.name()), to.place(Path::new(entry.name()))?);
+        let kind = entry.metadata()?.file_type();
         if kind.is_dir() {
-            copy_tree(root, &path, &copy, depth + 1)?;
+            match copy.metadata() {
+                // What is kept is of another kind, or a link: it stays.
+                Ok(kept) if !kept.is_dir() => {}
+                _ => {
+                    copy_tree(tree, &entry.directory()?, &path, &copy.directory_made()?, depth + 1)?
+                }
+            }
         } else if kind.is_file() {
-            copy_file(&path, &copy)?;
+            copy_file(&entry, &copy)?;
         } else if kind.is_symlink()
-            && copy.symlink_metadata().is_err()
-            && resolve(root, path.strip_prefix(root)?).is_ok()
+            && !copy.is_there()
+            && resolve_in(&|path| tree.place(path)?.read_link(), &path).is_ok()
         {
-            symlink(fs::read_link(&path)?, &copy)?;
+            copy.make_link(&entry.read_link()?)?;
         }
     }
     Ok(())
@@ -259,6 +298,8 @@ fn copy_tree(root: &Path, from: &Path, to: &Path, depth: usize) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
     use std::process::Command;
 
     use super::*;
@@ -280,15 +321,23 @@ mod tests {
             let root = self.directory.path().join(name);
             fs::create_dir_all(&root).unwrap();
             for (path, text) in files {
-                create_parent(&root.join(path)).unwrap();
+                fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
                 fs::write(root.join(path), text).unwrap();
             }
             root
         }
 
+        fn of(&self, release: &Path, paths: &[&str]) -> Persistent {
+            Persistent {
+                root: release.into(),
+                kept: self.kept(),
+                below: PathBuf::new(),
+                paths: paths.iter().map(|path| (*path).to_owned()).collect(),
+            }
+        }
+
         fn link(&self, release: &Path, paths: &[&str]) -> anyhow::Result<()> {
-            let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
-            link(release, &self.kept(), &paths, Tree::Fresh).map(drop)
+            self.of(release, paths).link(Tree::Fresh).map(drop)
         }
     }
 
@@ -377,13 +426,12 @@ mod tests {
     #[test]
     fn a_path_of_unknown_kind_becomes_what_the_program_makes_of_it() {
         let place = KeptFiles::new();
-        let paths = ["htpasswd".to_owned(), "queue".to_owned()];
         let first = place.release("v1", &[]);
         place.link(&first, &["htpasswd", "queue"]).unwrap();
         fs::write(first.join("htpasswd"), "ann").unwrap();
         fs::create_dir(first.join("queue")).unwrap();
         fs::write(first.join("queue/1"), "job").unwrap();
-        collect(&first, &place.kept(), &paths).unwrap();
+        place.of(&first, &["htpasswd", "queue"]).collect().unwrap();
         fs::write(first.join("queue/2"), "job").unwrap();
         let second = place.release("v2", &[]);
         place.link(&second, &["htpasswd", "queue"]).unwrap();
@@ -397,10 +445,81 @@ mod tests {
     fn pushed_files_that_kept_ones_hide_are_named_if_they_differ() {
         let place = KeptFiles::new();
         let first = place.release("v1", &[("up/a", "1"), ("up/b", "1"), ("seed.json", "{}")]);
-        let paths = ["up/".to_owned(), "seed.json".to_owned()];
-        assert!(link(&first, &place.kept(), &paths, Tree::Fresh).unwrap().is_empty());
+        let paths = ["up/", "seed.json"];
+        assert!(place.of(&first, &paths).link(Tree::Fresh).unwrap().is_empty());
         let second = place.release("v2", &[("up/a", "2"), ("up/b", "1"), ("seed.json", "[]")]);
-        let hidden = link(&second, &place.kept(), &paths, Tree::Fresh).unwrap();
+        let hidden = place.of(&second, &paths).link(Tree::Fresh).unwrap();
         assert_eq!(hidden, [Path::new("seed.json"), Path::new("up/a")]);
+    }
+
+    /// Makes `keys/key` beside everything, which nobody is to reach.
+    fn keys(place: &KeptFiles) -> PathBuf {
+        let keys = place.directory.path().join("keys");
+        fs::create_dir(&keys).unwrap();
+        fs::write(keys.join("key"), "secret").unwrap();
+        keys
+    }
+
+    fn is_untouched(keys: &Path) -> bool {
+        let names: Vec<_> = fs::read_dir(keys).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names == ["key"] && fs::read_to_string(keys.join("key")).unwrap() == "secret"
+    }
+
+    #[test]
+    fn links_among_what_is_kept_lead_the_node_nowhere() {
+        let place = KeptFiles::new();
+        let keys = keys(&place);
+        fs::create_dir_all(place.kept().join("data")).unwrap();
+        symlink(&keys, place.kept().join("up")).unwrap();
+        symlink(&keys, place.kept().join("data/deep")).unwrap();
+        symlink(keys.join("new"), place.kept().join("seed.json")).unwrap();
+        symlink(keys.join("key"), place.kept().join("app.db")).unwrap();
+        let pushed =
+            [("up/a", "1"), ("data/deep/b", "1"), ("seed.json", "1"), ("app.db", "secret")];
+        let release = place.release("v1", &pushed);
+        let paths = ["up/", "data", "seed.json", "app.db"];
+        let hidden = place.of(&release, &paths).link(Tree::Fresh).unwrap();
+        assert!(is_untouched(&keys));
+        // Not even whether a file is the same as another one is told.
+        assert!(hidden.contains(&PathBuf::from("app.db")), "{hidden:?}");
+        let second = place.release("v2", &[]);
+        place.link(&second, &["data/deep/er/x.db"]).unwrap_err();
+        assert!(is_untouched(&keys));
+    }
+
+    #[test]
+    fn links_in_a_tree_that_ran_lead_the_node_nowhere() {
+        let place = KeptFiles::new();
+        let keys = keys(&place);
+        let release = place.release("v1", &[("conf/x.json", "1"), ("up/a", "1")]);
+        fs::remove_dir_all(release.join("conf")).unwrap();
+        symlink(&keys, release.join("conf")).unwrap();
+        symlink(&keys, release.join("up/out")).unwrap();
+        symlink(keys.join("key"), release.join("up/key")).unwrap();
+        symlink(keys.join("key"), release.join("app.db")).unwrap();
+        for paths in [&["conf/key"][..], &["up"], &["app.db"]] {
+            place.of(&release, paths).collect().unwrap();
+            place.of(&release, paths).link(Tree::Used).ok();
+        }
+        assert!(is_untouched(&keys));
+        let second = place.release("v2", &[]);
+        place.link(&second, &["up", "app.db"]).unwrap();
+        let kept = |path: &str| fs::symlink_metadata(place.kept().join(path)).unwrap();
+        assert!(kept("up/out").is_symlink() && kept("up/key").is_symlink());
+        assert!(kept("app.db").is_symlink(), "what it means is the application's to see");
+        assert!(is_untouched(&keys));
+    }
+
+    #[test]
+    fn a_home_that_is_kept_is_not_followed_out() {
+        let place = KeptFiles::new();
+        let keys = keys(&place);
+        fs::create_dir(place.kept()).unwrap();
+        symlink(&keys, place.kept().join("home")).unwrap();
+        let release = place.release("v1", &[("up/a", "1")]);
+        let of_home = Persistent { below: "home".into(), ..place.of(&release, &["up"]) };
+        of_home.link(Tree::Fresh).unwrap_err();
+        of_home.collect().unwrap_err();
+        assert!(is_untouched(&keys));
     }
 }

@@ -1,13 +1,16 @@
 //! The removal of what is no longer needed: old builds, their logs, caches beyond their size.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use model::{ApplicationName, BuildId};
 
+use super::runtimes::CHOICE;
 use super::{BUILT, BuildTurn, Preparer, mark};
+use os::beneath::Directory;
 use os::layout::HOME_ENDING;
 use os::platform_log;
 
@@ -20,6 +23,8 @@ const CACHE_BYTES_MAX: u64 = 1 << 30;
 /// The maximum size of one application's builds in bytes, beside what runs: enough for the last
 /// releases of a large one.
 const BUILDS_BYTES_MAX: u64 = 4 << 30;
+/// The maximum depth to which a tree is measured: caches are not deeper, and recursion has an end.
+const DEPTH_MAX: usize = 200;
 /// The maximum number of build logs; they outlive their releases a little, as people look for why
 /// something failed.
 const BUILD_LOGS_MAX: usize = 20;
@@ -122,7 +127,8 @@ fn remove_builds(
         kept.into_iter().enumerate().filter(fits).map(|(_, build)| build).collect();
     for entry in places.iter().flat_map(|place| entries(place)) {
         let name = entry.to_string_lossy();
-        let build = name.strip_suffix(BUILT).or_else(|| name.strip_suffix(HOME_ENDING));
+        let beside = [BUILT, HOME_ENDING, CHOICE];
+        let build = beside.iter().find_map(|ending| name.strip_suffix(ending));
         let build = build.map_or_else(|| entry.clone(), PathBuf::from);
         if !kept.contains(&build) && (listed.contains(&build) || !is_begun(&build)) {
             // The build's mark goes first, so that what is left is never taken for whole.
@@ -134,13 +140,11 @@ fn remove_builds(
 
 /// Returns the size of a tree in bytes. Links are not followed: what persists lies elsewhere.
 fn tree_bytes(path: &Path) -> u64 {
-    match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => {
-            entries(path).iter().map(|entry| tree_bytes(entry)).sum()
-        }
-        Ok(metadata) => metadata.len(),
-        Err(_) => 0,
+    let mut files = Vec::new();
+    if let Ok(directory) = Directory::open(path) {
+        collect(&directory, &mut files);
     }
+    files.iter().map(|(_, size, _)| size).sum()
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
@@ -148,14 +152,15 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     read.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
+/// Removes what lies in a directory of the node's own.
 fn remove(path: &Path) {
-    let removed = match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(_) => return,
-    };
-    if let Err(error) = removed {
-        tracing::warn!(path = %path.display(), %error, "agent.remove_failed");
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let place = Directory::open(parent).and_then(|parent| parent.place(Path::new(name)));
+    match place.and_then(|place| place.remove()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "agent.remove_failed");
+        }
+        _ => {}
     }
 }
 
@@ -171,30 +176,48 @@ fn remove_oldest(mut paths: Vec<PathBuf>, keep: usize) {
     }
 }
 
-/// Removes the least recently written files until the rest fits.
+/// Removes the least recently written files until the rest fits. Whoever may write there can make a
+/// directory a link meanwhile: no link is followed, neither when files are found nor when they go.
 fn prune_to(directory: &Path, bytes_max: u64) {
+    let Ok(root) = Directory::open(directory) else { return };
     let mut files = Vec::new();
-    collect(directory, &mut files);
+    collect(&root, &mut files);
     let mut bytes: u64 = files.iter().map(|(_, size, _)| size).sum();
     if bytes <= bytes_max {
         return;
     }
-    files.sort();
+    files.sort_by_key(|(written, size, _)| (*written, *size));
     for (_, size, path) in files {
         if bytes <= bytes_max {
             break;
         }
-        remove(&path);
+        if let Err(error) = root.place(&path).and_then(|place| place.remove()) {
+            tracing::warn!(path = %path.display(), %error, "agent.remove_failed");
+        }
         bytes -= size;
     }
 }
 
-fn collect(directory: &Path, files: &mut Vec<(SystemTime, u64, PathBuf)>) {
-    for path in entries(directory) {
-        match path.symlink_metadata() {
-            Ok(metadata) if metadata.is_dir() => collect(&path, files),
-            Ok(metadata) => files.push((written_at(&path), metadata.len(), path)),
-            Err(_) => {}
+/// Collects the files of a tree, with when they were written and their size.
+fn collect(root: &Directory, files: &mut Vec<(SystemTime, u64, PathBuf)>) {
+    collect_below(root, Path::new(""), files, 0);
+}
+
+fn collect_below(
+    directory: &Directory,
+    path: &Path,
+    files: &mut Vec<(SystemTime, u64, PathBuf)>,
+    depth: usize,
+) {
+    for entry in directory.entries().unwrap_or_default() {
+        let (path, Ok(metadata)) = (path.join(entry.name()), entry.metadata()) else { continue };
+        if !metadata.is_dir() {
+            let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            files.push((written, metadata.len(), path));
+        } else if depth < DEPTH_MAX
+            && let Ok(within) = entry.directory()
+        {
+            collect_below(&within, &path, files, depth + 1);
         }
     }
 }
@@ -213,8 +236,31 @@ mod tests {
         }
         prune_to(directory.path(), 450);
         let mut left = Vec::new();
-        collect(directory.path(), &mut left);
+        collect(&Directory::open(directory.path()).unwrap(), &mut left);
         assert_eq!(left.len(), 4);
+    }
+
+    #[test]
+    fn no_cache_leads_to_what_lies_elsewhere() {
+        let all = tempfile::tempdir().unwrap();
+        let (cache, keys) = (all.path().join("cache"), all.path().join("keys"));
+        for directory in [&cache, &keys] {
+            fs::create_dir(directory).unwrap();
+        }
+        fs::write(keys.join("key"), vec![0; 100]).unwrap();
+        std::os::unix::fs::symlink(&keys, cache.join("out")).unwrap();
+        fs::create_dir(cache.join("swapped")).unwrap();
+        fs::write(cache.join("swapped/key"), vec![0; 100]).unwrap();
+        let root = Directory::open(&cache).unwrap();
+        let mut files = Vec::new();
+        collect(&root, &mut files);
+        let found: Vec<&Path> = files.iter().map(|(_, _, path)| path.as_path()).collect();
+        assert_eq!(found, [Path::new("out"), Path::new("swapped/key")]);
+        fs::remove_dir_all(cache.join("swapped")).unwrap();
+        std::os::unix::fs::symlink(&keys, cache.join("swapped")).unwrap();
+        assert!(root.place(found[1]).is_err(), "what was found may be a link by now");
+        prune_to(&cache, 0);
+        assert!(tree_bytes(&cache) == 0 && keys.join("key").exists());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The choice of this machine's interpreters for a build: what the project's files ask for, against
 //! what is installed here. The choice lies beside what was built, so that it starts with the same
-//! one.
+//! one, and where no application can change it: a wall shows what was chosen.
 
 mod find;
 
@@ -17,9 +17,9 @@ use self::find::Installed;
 use super::{Preparer, failure};
 use os::platform_log;
 
-/// The file in the build's directory with the choice: the node, then what comes first in `PATH`,
-/// line by line.
-const CHOICE: &str = ".cortex-runtimes";
+/// The suffix of the file beside the build's directory with the choice: the node, then what comes
+/// first in `PATH`, line by line.
+pub(super) const CHOICE: &str = ".runtimes";
 /// The maximum number of versions that are shown; a longer list helps nobody.
 const SHOWN_MAX: usize = 8;
 
@@ -61,7 +61,7 @@ impl Preparer {
             return Ok(Vec::new());
         }
         let node = self.node.to_string();
-        if let Ok(text) = std::fs::read_to_string(directory.join(CHOICE))
+        if let Ok(text) = std::fs::read_to_string(choice(directory))
             && let Some((_, entries)) = text.split_once('\n').filter(|(by, _)| *by == node)
         {
             return Ok(entries.lines().map(str::to_owned).collect());
@@ -77,7 +77,7 @@ impl Preparer {
         if !directory.is_dir() {
             return Ok(());
         }
-        let path = directory.join(CHOICE);
+        let path = choice(directory);
         let text = format!("{}\n{}", self.node, entries.join("\n"));
         std::fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))
     }
@@ -97,6 +97,13 @@ impl Preparer {
             runtime::task::spawn_blocking(move || choose_all(&wishes, &path, &homes, &links));
         choosing.await.map_err(|error| failure("choosing the interpreter")(error.into()))?
     }
+}
+
+/// Returns the file with the choice for what was built in `directory`.
+pub(super) fn choice(directory: &Path) -> PathBuf {
+    let mut name = directory.as_os_str().to_owned();
+    name.push(CHOICE);
+    name.into()
 }
 
 fn choose_all(

@@ -49,7 +49,8 @@ impl Preparer {
         let now = self.clock.now();
         platform_log::append(&log, now, &format!("-----> {}", step.name));
         let launch = async {
-            let mut environment = self.environment(application, release).await?;
+            let (mut environment, sandbox) =
+                self.surroundings(application, release, Vec::new()).await?;
             if kind == BUILD {
                 self.network.add_to(&mut environment);
             }
@@ -61,7 +62,7 @@ impl Preparer {
                 // With `-e`, a compound command's first failure counts.
                 argv: vec!["/bin/sh".into(), "-ec".into(), step.command.clone()],
                 directory: self.directory(application, release),
-                sandbox: self.sandbox(application, release, Vec::new()).await?,
+                sandbox,
                 environment,
                 log: log.clone(),
                 port: None,

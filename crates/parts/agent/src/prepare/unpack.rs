@@ -184,6 +184,14 @@ pub fn inside(path: &Path) -> Option<PathBuf> {
 /// Follows all links on the way as the kernel would; fails when they lead out of `root` or in a
 /// circle. What is not there counts as a plain file. The result is relative to `root`.
 pub fn resolve(root: &Path, path: &Path) -> anyhow::Result<PathBuf> {
+    resolve_in(&|path| fs::read_link(root.join(path)), path)
+}
+
+/// Follows links like `resolve`, by asking for the target of each.
+pub fn resolve_in(
+    read_link: &dyn Fn(&Path) -> io::Result<PathBuf>,
+    path: &Path,
+) -> anyhow::Result<PathBuf> {
     let mut done = PathBuf::new();
     let mut rest: Vec<PathBuf> = pieces(path)?;
     let mut followed = 0;
@@ -193,7 +201,7 @@ pub fn resolve(root: &Path, path: &Path) -> anyhow::Result<PathBuf> {
             continue;
         }
         let next = done.join(&piece);
-        match fs::read_link(root.join(&next)) {
+        match read_link(&next) {
             Ok(target) => {
                 followed += 1;
                 ensure!(followed <= LINKS_FOLLOWED_MAX, "its links go in a circle");

@@ -2,9 +2,10 @@
 //! next build: newer than the build, outside of caches and logs. Blocking and bounded; asked when
 //! another build takes over.
 
-use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
+
+use os::beneath::Directory;
 
 /// The maximum number of entries that are looked through: more would take longer than a rollout;
 /// what is seen by then is named.
@@ -80,7 +81,9 @@ pub struct WrittenPaths {
 /// Returns the files in `root` that were written after `built`.
 pub fn since(root: &Path, built: SystemTime) -> WrittenPaths {
     let mut scan = Scan { built, seen: 0, found: Vec::new() };
-    scan.directory(root, "", 0);
+    if let Ok(root) = Directory::open(root) {
+        scan.directory(&root, "", 0);
+    }
     let mut paths = scan.found;
     paths.sort_by_key(|path| (!is_database(path), path.clone()));
     let more = paths.len().saturating_sub(NAMED_MAX);
@@ -100,16 +103,16 @@ struct Scan {
 
 impl Scan {
     /// Looks through a directory; returns whether something in it came with the build.
-    fn directory(&mut self, directory: &Path, path: &str, depth: usize) -> bool {
-        let Ok(entries) = fs::read_dir(directory) else { return true };
+    fn directory(&mut self, directory: &Directory, path: &str, depth: usize) -> bool {
+        let Ok(entries) = directory.entries() else { return true };
         let before = self.found.len();
         let mut is_old = false;
-        for entry in entries.flatten() {
+        for entry in entries {
             self.seen += 1;
             if self.seen > ENTRIES_MAX || depth > DEPTH_MAX {
                 return true;
             }
-            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let Some(name) = entry.name().to_str().map(str::to_owned) else { continue };
             let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
             let is_cache = name.starts_with(OWN)
                 || CACHES.iter().any(|cache| *cache == name || *cache == path)
@@ -118,7 +121,8 @@ impl Scan {
             if is_cache || metadata.is_symlink() {
                 is_old |= metadata.is_symlink();
             } else if metadata.is_dir() {
-                is_old |= self.directory(&entry.path(), &path, depth + 1);
+                let within = entry.directory();
+                is_old |= within.map_or(true, |within| self.directory(&within, &path, depth + 1));
             } else if metadata.is_file() {
                 match metadata.modified() {
                     Ok(modified) if modified > self.built => self.found.push(path),
@@ -137,6 +141,7 @@ impl Scan {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use super::*;

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,6 +16,7 @@ use super::answer::prepare;
 use super::conditions;
 use super::found::{Content, Found};
 use super::source::Roots;
+use os::beneath::Directory;
 
 /// The size, in bytes, up to which a file is kept in memory; larger ones are sent from their
 /// descriptors.
@@ -58,14 +58,15 @@ impl RealRoots {
     }
 
     /// Opens a file inside. The application may put a link into a path after it was looked at, so
-    /// it is the opened file that counts.
+    /// from then on none is followed; nor does a pipe in its place hold anybody up.
     fn open(&self, path: &Path) -> Option<File> {
-        File::open(self.real(path)?).ok().filter(|file| self.have(file))
+        self.open_real(&self.real(path)?)
     }
 
-    fn have(&self, file: &File) -> bool {
-        let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        real.is_ok_and(|real| self.contain(&real))
+    fn open_real(&self, real: &Path) -> Option<File> {
+        let inside = |root: &PathBuf| Some((root.clone(), real.strip_prefix(root).ok()?));
+        let (root, below) = self.0.iter().find_map(inside)?;
+        Directory::open(&root).and_then(|root| root.place(below)?.file()).ok()
     }
 }
 
@@ -110,19 +111,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_opened_outside_is_not_taken() {
+    fn a_link_that_comes_after_the_look_leads_nowhere() {
         let place = tempfile::tempdir().unwrap();
-        let open = |name: &str| {
+        let make = |name: &str| {
             let path = place.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, name).unwrap();
-            File::open(path).unwrap()
+            path.canonicalize().unwrap()
         };
         let [build, persist] = ["build", "persist"].map(|name| place.path().join(name));
-        let (inside, kept, outside) =
-            (open("build/page"), open("persist/page"), open("buildings/page"));
-        let roots = RealRoots::of(&Roots { build, persist });
-        assert!(roots.have(&inside) && roots.have(&kept));
-        assert!(!roots.have(&outside));
+        let (page, kept, outside) =
+            (make("build/sub/page"), make("persist/page"), make("buildings/page"));
+        let roots = RealRoots::of(&Roots { build: build.clone(), persist });
+        assert!(roots.open(&page).is_some() && roots.open(&kept).is_some());
+        assert!(roots.open(&outside).is_none() && roots.open_real(&outside).is_none());
+        // The path was looked at by now.
+        std::fs::remove_dir_all(build.join("sub")).unwrap();
+        std::os::unix::fs::symlink(outside.parent().unwrap(), build.join("sub")).unwrap();
+        assert!(roots.open_real(&page).is_none() && roots.open(&page).is_none());
+        std::fs::remove_file(build.join("sub")).unwrap();
+        std::fs::create_dir(build.join("sub")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &page, rustix::fs::Mode::RUSR).unwrap();
+        assert!(roots.open(&page).is_none(), "and nobody waits at a pipe");
     }
 }

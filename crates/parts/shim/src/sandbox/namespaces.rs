@@ -1,6 +1,7 @@
 //! The namespaces of users and processes, which a child of the shim is born into, and what the
 //! child is allowed there until its wall stands.
 
+use super::attempt::remedy;
 use anyhow::Context;
 use rustix::process::{getgid, getuid};
 use rustix::thread::{
@@ -12,11 +13,13 @@ use rustix::thread::{
 /// and may mount there. Nothing outside is within the reach of that privilege.
 pub fn make_namespaces() -> anyhow::Result<()> {
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
-    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID).context(
-        "this machine does not let ordinary users make namespaces, which isolation = \"standard\" \
-         needs; see `sysctl kernel.unprivileged_userns_clone user.max_user_namespaces \
-         kernel.apparmor_restrict_unprivileged_userns`, or set isolation = \"none\"",
-    )?;
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID).with_context(|| {
+        format!(
+            "this machine does not let ordinary users make namespaces, which isolation = \
+             \"standard\" needs: {}, or set isolation = \"none\"",
+            remedy()
+        )
+    })?;
     // Who may set groups could drop one that keeps him out of a file.
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;

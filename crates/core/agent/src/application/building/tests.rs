@@ -44,6 +44,7 @@ fn release(made_on: &str) -> Release {
         author: "ann".into(),
         note: String::new(),
         replaces: None,
+        revision: None,
         takes_back: None,
         unknown: Default::default(),
     }

@@ -34,6 +34,7 @@ pub(in crate::application) fn release(
         author: "ann".into(),
         note: String::new(),
         replaces: None,
+        revision: None,
         takes_back: None,
         unknown: model::record::Unknown::new(),
     };

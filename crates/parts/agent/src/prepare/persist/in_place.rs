@@ -1,15 +1,10 @@
 //! Moving files out of a tree that runs: at each moment there is something under the old name, and
 //! a process that has them open goes on with the same files. Nothing is overwritten.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::path::Path;
 
 use super::{copy_file, copy_tree};
+use os::beneath::Place;
 
 /// The suffixes of files of an open SQLite database: a process that opens it by its new name has to
 /// find these there.
@@ -21,56 +16,53 @@ const REPLACED: &str = ".replaced";
 /// The suffix of a link that is about to be renamed.
 const LINK: &str = ".cortex-link";
 
-/// Moves `from`, a file or a directory in the tree, to `to` and makes it a link to that. Where
-/// something is kept at `to`, a newer file replaces an older one (programs save by renaming over
-/// the link), and directories are joined; what gives way stays beside it under another name.
-pub fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
-    super::create_parent(to)?;
-    let (found, kept) = (fs::symlink_metadata(from)?, fs::metadata(to).ok());
+/// Moves `from`, a file or a directory in the tree, to `to` and makes it a link to that, whose path
+/// is `target`. Where something is kept there, a newer file replaces an older one (programs save by
+/// renaming over the link), and directories are joined; what gives way stays beside it under
+/// another name.
+pub fn keep(from: &Place, to: &Place, target: &Path) -> anyhow::Result<()> {
+    let (found, kept) = (from.metadata()?, to.metadata().ok());
     match kept {
-        None if found.is_dir() => move_directory(from, to)?,
-        None => move_file(from, to)?,
+        None if found.is_dir() => move_directory(from, to, target)?,
+        None => move_file(from, to, target)?,
         Some(kept) if found.is_file() && kept.is_file() => {
             if found.modified()? > kept.modified()? {
-                fs::rename(to, with(to, REPLACED))?;
-                move_file(from, to)?;
+                to.rename(&to.with(REPLACED))?;
+                move_file(from, to, target)?;
             } else {
-                fs::rename(from, with(from, LEFT))?;
-                symlink(to, from)?;
+                from.rename(&from.with(LEFT))?;
+                from.make_link(target)?;
             }
         }
         Some(kept) => {
             if found.is_dir() && kept.is_dir() {
-                copy_tree(from, from, to, 0)?;
+                let tree = from.directory()?;
+                copy_tree(&tree, &tree, Path::new(""), &to.directory()?, 0)?;
             }
-            fs::rename(from, with(from, LEFT))?;
-            symlink(to, from)?;
+            from.rename(&from.with(LEFT))?;
+            from.make_link(target)?;
         }
     }
     Ok(())
 }
 
 /// Moves a file, which has both names for a moment.
-fn move_file(from: &Path, to: &Path) -> anyhow::Result<()> {
+fn move_file(from: &Place, to: &Place, target: &Path) -> anyhow::Result<()> {
     for ending in SIBLINGS {
-        let (sibling, kept) = (with(from, ending), with(to, ending));
-        if sibling.is_file() && !kept.exists() {
+        let (sibling, kept) = (from.with(ending), to.with(ending));
+        if sibling.metadata().is_ok_and(|found| found.is_file()) && !kept.is_there() {
             link_or_copy(&sibling, &kept)?;
         }
     }
     link_or_copy(from, to)?;
-    let link = with(from, LINK);
-    match fs::remove_file(&link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    symlink(to, &link)?;
-    fs::rename(&link, from)?;
-    Ok(())
+    let link = from.with(LINK);
+    link.remove()?;
+    link.make_link(target)?;
+    Ok(link.rename(from)?)
 }
 
-fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    match fs::hard_link(from, to) {
+fn link_or_copy(from: &Place, to: &Place) -> anyhow::Result<()> {
+    match from.hard_link(to) {
         // The file is kept on another disk: a process that has it open goes on with the old one
         // until it is replaced.
         Err(error) if error.raw_os_error() == Some(libc::EXDEV) => copy_file(from, to),
@@ -78,37 +70,43 @@ fn link_or_copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn move_directory(from: &Path, to: &Path) -> anyhow::Result<()> {
-    symlink(to, to)?;
-    match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
+fn move_directory(from: &Place, to: &Place, target: &Path) -> anyhow::Result<()> {
+    to.make_link(target)?;
+    match from.exchange(to) {
         Ok(()) => Ok(()),
         Err(_) => {
             // The file system cannot exchange names, or the file is kept on another disk.
-            fs::remove_file(to)?;
-            match fs::rename(from, to) {
+            to.remove()?;
+            match from.rename(to) {
                 Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
-                    copy_tree(from, from, to, 0)?;
-                    fs::rename(from, with(from, LEFT))?;
+                    let tree = from.directory()?;
+                    copy_tree(&tree, &tree, Path::new(""), &to.directory_made()?, 0)?;
+                    from.rename(&from.with(LEFT))?;
                 }
                 renamed => renamed?,
             }
-            Ok(symlink(to, from)?)
+            Ok(from.make_link(target)?)
         }
     }
 }
 
-fn with(path: &Path, ending: &str) -> PathBuf {
-    let mut name: OsString = path.into();
-    name.push(ending);
-    name.into()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
+    use std::path::PathBuf;
     use std::time::{Duration, SystemTime};
 
+    use os::beneath::Directory;
+
     use super::*;
+
+    fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
+        let root = Directory::open(Path::new("/"))?;
+        let inside =
+            |path: &Path| root.place_made(path.strip_prefix("/")?).map_err(anyhow::Error::from);
+        super::keep(&inside(from)?, &inside(to)?, to)
+    }
 
     fn places() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
