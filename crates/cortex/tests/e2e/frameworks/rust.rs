@@ -1,6 +1,6 @@
 //! Rust: `cargo new` and a server of the standard library, so that nothing has to be fetched.
 
-use super::node;
+use super::walled_node;
 use crate::project::{of_files, tool};
 use crate::tour::Tour;
 
@@ -32,7 +32,7 @@ fn main() {
 
 #[test]
 fn a_generated_package_is_toured() {
-    let node = node();
+    let node = walled_node();
     tool(node.directory.path(), "cargo", &["new", "--quiet", "--vcs", "none", "generated"]);
     let project = node.path("renamed-crab");
     std::fs::rename(node.path("generated"), &project).unwrap();
