@@ -3,8 +3,10 @@
 use serde_json::Value;
 
 use super::{PROCFILE, SERVER, STANDARD};
+use crate::fixtures::cluster::{Location, cluster_at, id_of};
 use crate::node::{Node, command_within, run};
 use crate::project::of_files;
+use crate::wait::{STATE_DEADLINE, wait_for};
 
 const NONE: (&str, &str) = ("cortex.toml", "isolation = \"none\"\n");
 
@@ -65,4 +67,38 @@ fn walls_come_with_the_first_person_who_is_no_owner() {
     assert_eq!(default_of(&node)["default"], "standard");
     let audit = node.cortex(&["audit", "--json"]);
     assert!(audit.contains("/v1/isolation"), "{audit}");
+}
+
+/// The words before a command line on a machine on which nobody makes namespaces.
+fn without_namespaces() -> Vec<String> {
+    let forbid = "echo 0 > /proc/sys/user/max_user_namespaces; exec \"$0\" \"$@\"";
+    ["unshare", "-Ur", "sh", "-c", forbid].map(str::to_owned).into()
+}
+
+#[test]
+fn a_node_that_can_build_no_wall_says_so_and_gets_nothing_that_wants_one() {
+    let machine = Location::Machine(without_namespaces());
+    let [unable, mut able] =
+        cluster_at([(machine, &["--load=1"]), (Location::Loopback, &["--load=60"])]);
+    let remedy = "sudo sysctl -w user.max_user_namespaces";
+    let ana = ["users", "add", "ana", "--role", "developer"];
+    unable.run(&ana).refused().saying(&["can build no wall", remedy]);
+    let doctor = unable.run(&["doctor"]).stdout;
+    assert!(doctor.contains(remedy), "{doctor}");
+    able.run(&ana).succeeded();
+    // It is asked at the one that is unable, which is less busy.
+    let project = unable.path("walled");
+    of_files(&project, &[PROCFILE, ("server.py", SERVER)]);
+    unable.push(&project, "walled");
+    assert_eq!(isolation_of(&unable, "walled"), "standard");
+    unable.cortex(&["scale", "web=3", "-a", "walled"]);
+    let rows = unable.await_ready("walled", "web", 3);
+    assert!(rows.iter().all(|row| row.node == id_of(&able)), "{rows:?}");
+    able.kill_nine();
+    wait_for("the reason to be told", STATE_DEADLINE, || {
+        let info = unable.cortex(&["info", "-a", "walled"]);
+        if info.contains("waiting: no node") { Ok(()) } else { Err(info) }
+    });
+    able.up();
+    unable.await_ready("walled", "web", 3);
 }
