@@ -1,5 +1,5 @@
-//! Whether a node hears enough of its cluster for changes by tokens: a token that was revoked on the
-//! other side of a cut network is still good on this one.
+//! Whether a node hears enough of its cluster for changes by tokens: a token that was revoked on
+//! the other side of a cut network is still good on this one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

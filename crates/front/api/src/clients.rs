@@ -44,15 +44,10 @@ const EXPIRY_LOOK: Duration = Duration::from_secs(10);
 pub async fn serve(api: Shared, routes: Router) -> anyhow::Result<()> {
     let Some(peers) = api.peers.clone() else { return std::future::pending().await };
     let open = OpenConnections::default();
-    let (for_clients, taken, removed) = (api.clone(), open.clone(), peers.removed());
+    let (for_clients, taken) = (api.clone(), open.clone());
     peers.take_clients(Box::new(move |from, stream| {
         let connection = Arc::new(Connection::new(from));
-        let added = match *removed.borrow() {
-            // It does not hear of tokens that are revoked from now on.
-            true => Err("this node was removed from the cluster"),
-            false => taken.add(&connection),
-        };
-        if let Err(why) = added {
+        if let Err(why) = taken.add(&connection) {
             tracing::warn!(%from, why, "api.client_refused");
             return;
         }
@@ -61,6 +56,7 @@ pub async fn serve(api: Shared, routes: Router) -> anyhow::Result<()> {
     }));
     tokio::select! {
         ended = open.end_with_their_tokens(&api) => ended,
+        // The transport takes no new ones then.
         () = is_removed(peers.removed()) => {
             open.all().iter().for_each(|one| one.end());
             std::future::pending().await

@@ -1,5 +1,5 @@
-//! How much of the cluster this node hears, for the rule that tokens only read on a node that was cut
-//! off (`access_core::Touch`).
+//! How much of the cluster this node hears, for the rule that tokens only read on a node that was
+//! cut off (`access_core::Touch`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

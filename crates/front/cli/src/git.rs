@@ -1,6 +1,6 @@
-//! `cortex git remote`: prepares a repository for `git push cortex`, which Git hands to `helper`.
+//! `cortex git remote`: prepares a repository for `git push cortex`, which Git hands to `remote`.
 
-pub mod helper;
+pub mod remote;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 
-use self::helper::{HELPER, RemoteUrl};
+use self::remote::{HELPER, RemoteUrl};
 use super::{App, Session, output};
 
 /// The name of the remote, in place of `origin` or `heroku`.

@@ -280,8 +280,8 @@ pub fn main() -> ExitCode {
     if vera::is_called(arguments.first()) {
         return vera::main(arguments);
     }
-    if git::helper::is_called(arguments.first()) {
-        return git::helper::main(arguments);
+    if git::remote::is_called(arguments.first()) {
+        return git::remote::main(arguments);
     }
     main_with(arguments)
 }

@@ -202,6 +202,26 @@ impl Client {
         path: &str,
         body: RequestBody,
     ) -> anyhow::Result<Response<Incoming>> {
+        let is_read = method == Method::GET;
+        let response = match self.exchange(method.clone(), path, body).await {
+            // What only reads may be asked again, of whichever node answers now.
+            Err(error) if is_read && !self.is_local() && error.is::<NodeGone>() => {
+                self.exchange(method, path, empty()).await?
+            }
+            other => other?,
+        };
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(ClientError::Problem(problem(response).await).into())
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+    ) -> anyhow::Result<Response<Incoming>> {
         let mut sender = self.sender().await?;
         let request = self
             .request(method, path)
@@ -214,10 +234,7 @@ impl Client {
         if !self.is_local() {
             *locked(&self.kept) = Some(sender);
         }
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        Err(ClientError::Problem(problem(response).await).into())
+        Ok(response)
     }
 
     /// Returns a connection on which a request can be sent now.
@@ -250,13 +267,18 @@ async fn connect_here(socket: &Path, data: &Path) -> anyhow::Result<UnixStream> 
     })
 }
 
+/// The error of a node that hung up before it had answered.
+#[derive(Debug, Error)]
+#[error("the node went away")]
+struct NodeGone;
+
 /// Returns the error for a node that hung up. That TLS was not ended in order says no more.
 fn gone(error: hyper::Error) -> anyhow::Error {
     let source = std::error::Error::source(&error);
     let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
     match source.map(std::io::Error::kind) {
-        Some(std::io::ErrorKind::UnexpectedEof) => anyhow::anyhow!("the node went away"),
-        _ => anyhow::Error::new(error).context("the node went away"),
+        Some(std::io::ErrorKind::UnexpectedEof) => NodeGone.into(),
+        _ => anyhow::Error::new(error).context(NodeGone),
     }
 }
 

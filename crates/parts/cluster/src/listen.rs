@@ -125,6 +125,9 @@ async fn shake_hands(net: &Net, stream: TcpStream) -> anyhow::Result<Caller> {
         hello.alpn().is_some_and(|mut names| names.any(|name| name == wanted))
     };
     if offers(ALPN_CLIENT) {
+        // It hears of no token that is revoked from now on. Refused this early, a client asks
+        // another node.
+        ensure!(!net.is_removed(), "it is a client, and this node was removed from the cluster");
         let stream = start.into_stream(net.tls.client_server.clone()).await?;
         return Ok(Caller::Client(Box::new(stream)));
     }

@@ -366,6 +366,10 @@ impl Net {
         self.router.hand_over(RouterCall::of(peer, stream)?)
     }
 
+    pub fn is_removed(&self) -> bool {
+        *self.removed.borrow()
+    }
+
     /// Takes the connection of a person's client.
     pub fn take_client(&self, from: IpAddr, stream: BoxedStream) -> anyhow::Result<()> {
         self.clients.hand_over(from, stream)

@@ -1,4 +1,5 @@
-//! A laptop on a network of its own kind: the node that it speaks to is there and cannot be reached.
+//! A laptop on a network of its own kind: the node that it speaks to is there and cannot be
+//! reached.
 
 use serde_json::{Value, json};
 
@@ -52,5 +53,5 @@ fn a_laptop_goes_on_with_the_node_that_it_reaches() {
     command
         .env("CORTEX_URL", format!("https://{straight}#{pin}"))
         .env("CORTEX_TOKEN", token.trim());
-    run(command, "cortex whoami").refused().saying(&["the node went away"]);
+    run(command, "cortex whoami").refused().saying(&["can be reached"]);
 }

@@ -92,7 +92,7 @@ impl Asked {
 
 #[derive(Debug, Parser)]
 #[command(name = HELPER, disable_help_subcommand = true)]
-struct Helper {
+struct GitRemote {
     /// The name of the remote
     remote: String,
     /// Its URL
@@ -107,7 +107,7 @@ pub fn is_called(program: Option<&OsString>) -> bool {
 }
 
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    let helper = match Helper::try_parse_from(arguments) {
+    let helper = match GitRemote::try_parse_from(arguments) {
         Ok(helper) => helper,
         Err(error) => {
             error.print().ok();
@@ -120,7 +120,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-impl Helper {
+impl GitRemote {
     fn run(mut self) -> anyhow::Result<()> {
         let url: RemoteUrl = self.address.parse()?;
         // The remote says which platform it is of, whatever is in use now.
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn its_arguments_are_well_formed() {
         use clap::CommandFactory;
-        Helper::command().debug_assert();
+        GitRemote::command().debug_assert();
     }
 
     #[test]
