@@ -3,3 +3,4 @@
 
 mod haskell;
 mod pekko;
+mod pyramid;
