@@ -7,10 +7,11 @@ require "neverblock/command"
 module Serving
   HI = ->(_env) { [200, { "Content-Type" => "text/plain" }, ["Hi!"]] }
 
-  # Serves the application while the block runs, which is given the port.
-  def serving(app = HI, **options)
+  # Serves the application while the block runs, which is given the port. Stalls are not looked
+  # for: a machine that is busy with other tests has some.
+  def serving(app = HI, stall_limit: nil, **options)
     socket = NeverBlock::Listener.bind("127.0.0.1:0")
-    server = NeverBlock::Server.new(app, [socket], stop_time_max: 2, **options)
+    server = NeverBlock::Server.new(app, [socket], stop_time_max: 2, stall_limit:, **options)
     ready = Thread::Queue.new
     thread = Thread.new { server.run { ready << true } }
     ready.pop

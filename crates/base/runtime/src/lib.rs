@@ -4,6 +4,7 @@
 
 pub mod driver;
 pub mod faults;
+pub mod judged;
 pub mod lock;
 pub mod members;
 pub mod probe;

@@ -23,6 +23,7 @@ for n in itertools.count():
     print('line', n, flush=True)
     time.sleep(0.05)
 ";
+const SERVER: &str = "web: python3 -m http.server $PORT --bind $HOST\n";
 const PROCFILE: &str = "web: python3 -m http.server $PORT --bind $HOST\ncount: python3 count.py\n";
 
 /// A computer elsewhere, with an account that has a home.
@@ -148,6 +149,15 @@ fn somebody_elsewhere_works_with_what_is_theirs_until_their_token_ends() {
     let ran = laptop.run(&["run", "-a", NAME, "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(ran.status.code(), Some(7), "{ran:?}");
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
+
+    // She sees nothing of an application that runs beside hers.
+    let other = one.path("other");
+    of_files(&other, &[("Procfile", SERVER), ("index.html", "of somebody else")]);
+    one.cortex(&["config", "set", "SECRET=of-somebody-else", "-a", "other"]);
+    one.push_as_it_is(&other, "other").succeeded();
+    let script = "cat /proc/*/environ | tr '\\0' '\\n'";
+    let seen = laptop.cortex(&["run", "-a", NAME, "--", "sh", "-c", script]);
+    assert!(seen.contains("CORTEX_") && !seen.contains("of-somebody-else"), "{seen}");
 
     // What is not hers is not there, and what is the platform's is refused.
     laptop.run(&["config", "set", "A=b", "-a", "other"]).refused().saying(&["no application"]);

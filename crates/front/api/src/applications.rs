@@ -12,7 +12,7 @@ use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
 use store::{Submission, Submitted};
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, domains, parse, ports};

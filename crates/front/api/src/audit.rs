@@ -15,7 +15,8 @@ use model::{ApplicationName, Key, NodeId, Timestamp, TypedKey};
 use serde::Deserialize;
 use store::{SharedStore, readable};
 
-use super::door::{Caller, Door};
+use super::caller::Caller;
+use super::door::Door;
 use super::peer::Peer;
 use super::problem::Problem;
 use super::{Shared, records};

@@ -185,7 +185,7 @@ impl OpenConnections {
             let shown: BTreeSet<_> = open.iter().flat_map(|one| one.tokens()).collect();
             let mut ended = BTreeSet::new();
             for hash in shown {
-                let found = door::find_token(&api.store, hash, api.now()).await;
+                let found = door::token::find_token(&api.store, hash, api.now()).await;
                 if !matches!(found, Ok((TokenState::Valid, ..)) | Err(_)) {
                     ended.insert(hash);
                 }

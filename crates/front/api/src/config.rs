@@ -7,7 +7,7 @@ use axum::{Extension, Json};
 use model::TypedKey;
 
 use super::builds::{self, RebuildWhen};
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ConfigVariables};
 use super::releases::{self, Draft};

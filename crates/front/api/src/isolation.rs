@@ -11,7 +11,7 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::{Isolation, IsolationDefault, Release, TypedKey};
 use std::collections::BTreeSet;
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::{Api, Shared, parse, records, users};
 use api_types::people::{IsolationAsked, IsolationShown};

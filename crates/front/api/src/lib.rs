@@ -6,6 +6,7 @@ mod applications;
 mod archive;
 mod audit;
 mod builds;
+mod caller;
 pub mod calls;
 mod clients;
 mod cluster;
@@ -127,13 +128,20 @@ impl std::ops::Deref for Api {
 }
 
 impl Api {
-    /// Returns the host in URLs for people on this machine.
+    /// Returns the host in URLs for people: where it listens on all addresses, the one at which
+    /// others find this node, or loopback as long as nobody does.
     fn url_host(&self) -> String {
-        match self.http.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
-            IpAddr::V6(ip) => format!("[{ip}]"),
+        let ip = self.http.ip();
+        let known = self.peers.as_ref().and_then(|peers| peers.own_address());
+        let known =
+            known.map(|address| address.ip()).filter(|known| known.is_ipv4() == ip.is_ipv4());
+        match (ip, known) {
+            (ip, Some(IpAddr::V4(known))) if ip.is_unspecified() => known.to_string(),
+            (ip, Some(IpAddr::V6(known))) if ip.is_unspecified() => format!("[{known}]"),
+            (IpAddr::V4(ip), _) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
+            (IpAddr::V6(ip), _) if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
+            (IpAddr::V4(ip), _) => ip.to_string(),
+            (IpAddr::V6(ip), _) => format!("[{ip}]"),
         }
     }
 

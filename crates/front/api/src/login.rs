@@ -13,7 +13,8 @@ use model::hex::to_hex;
 use model::people::Token;
 use model::record::{RECORD_VERSION, Unknown};
 
-use super::door::{Caller, find_token};
+use super::caller::Caller;
+use super::door::token::find_token;
 use super::problem::Problem;
 use super::{Api, Shared, parse, records, tokens, users};
 use api_types::login::{

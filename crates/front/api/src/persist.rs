@@ -8,7 +8,7 @@ use model::{InstanceState, TypedKey};
 use recipe_core::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
 use serde::Deserialize;
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::releases::{self, Draft};

@@ -7,7 +7,7 @@ use model::cron::CronRun;
 use model::key::BoardKey;
 use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, parse};

@@ -6,7 +6,7 @@ use axum::{Extension, Json};
 use model::InstanceState;
 use router_core::routes::{HOST_LENGTH_MAX, default_host, normalize};
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Api, Shared, domains};

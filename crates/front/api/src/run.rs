@@ -11,7 +11,7 @@ use axum::response::Response;
 use hyper_util::rt::TokioIo;
 use model::{NodeId, Release};
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::{Shared, isolation};

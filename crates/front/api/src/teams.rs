@@ -12,7 +12,7 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, TeamName, Timestamp, TypedKey};
 use store::SharedStore;
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::{Api, Shared, parse, records, users};
 use api_types::people::{AddTeam, TeamChange, TeamRow};

@@ -19,7 +19,8 @@ use model::value::ContentHash;
 use model::{Timestamp, TokenName, TypedKey, UserName};
 use store::readable;
 
-use super::door::{Caller, hash_of};
+use super::caller::Caller;
+use super::door::token::hash_of;
 use super::problem::Problem;
 use super::{Api, Shared, parse, records, users};
 use api_types::people::{CreateToken, TokenCreated, TokenRow};

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::builds::{self, RebuildWhen};
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::{Problem, storage};
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};

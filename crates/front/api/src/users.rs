@@ -13,7 +13,7 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, TeamName, TypedKey, UserName};
 use store::SharedStore;
 
-use super::door::Caller;
+use super::caller::Caller;
 use super::problem::Problem;
 use super::{Api, Shared, isolation, parse, records, teams, tokens};
 use api_types::people::{AddUser, GrantAsked, GrantRow, UserRow};

@@ -13,6 +13,7 @@ use clap::{ArgGroup, Parser};
 use serde_json::json;
 
 use self::settings::VeraSettings;
+use super::contexts::book::{self, ContextBook};
 use super::{Global, Session, output, push};
 use api_types::{ApplicationRow, ApplicationShown, CreateApplication, Scaled};
 use client::encode;
@@ -87,11 +88,26 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
 impl Vera {
     fn run(self) -> anyhow::Result<()> {
         let layout = self.global.layout()?;
-        let session = self.global.session(layout, self.add_node.is_some())?;
+        let global = self.on_its_platform();
+        let session = global.session(layout, self.add_node.is_some())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(self.perform(&session));
         runtime.shutdown_background();
         ended
+    }
+
+    /// Returns the options with the context of the node that `.veraconfig` names, if this account
+    /// has logged in there; the file need not be there or name one.
+    fn on_its_platform(&self) -> Global {
+        let mut global = self.global.clone();
+        let named = VeraSettings::read(Path::new(".")).ok().and_then(|settings| settings.node);
+        let book = book::path(global.xdg_config_home.as_deref(), global.home.as_deref());
+        let book = book.and_then(|path| ContextBook::load(&path));
+        if let (Some(node), Ok(book), None, None) = (named, book, &global.context, &global.data_dir)
+        {
+            global.context = book.of_node(&node).map(String::from);
+        }
+        global
     }
 
     /// Performs what is asked for at once, in the order of the appendix.

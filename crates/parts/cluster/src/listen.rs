@@ -15,6 +15,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, rustls};
 
 use super::frame::{Greeting, GreetingRefused};
+use super::handshakes::{HANDSHAKES_MAX, Handshakes};
 use super::net::Net;
 use super::tls::{
     ALPN_BULK, ALPN_CLIENT, ALPN_JOIN, ALPN_NODE, ALPN_ROUTER, ALPN_STORE, stream_alpn,
@@ -23,8 +24,6 @@ use super::{join, link, roster};
 use os::shared_port::Listeners;
 use runtime::members::StreamKind;
 
-/// The number of callers whose handshake is under way; the rest wait in the kernel's queue.
-const HANDSHAKES_MAX: usize = 64;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// The silence of a caller after which its kernel is asked whether it is still there, and the time
 /// between two questions: a laptop that was closed holds its connections for some minutes.
@@ -60,9 +59,10 @@ pub fn bind(at: SocketAddr) -> anyhow::Result<StdListener> {
 
 pub async fn run(net: Arc<Net>, listener: StdListener) -> anyhow::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let permits = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let handshakes = Handshakes::default();
     loop {
-        let permit = handshakes.clone().acquire_owned().await?;
+        let permit = permits.clone().acquire_owned().await?;
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -71,10 +71,14 @@ pub async fn run(net: Arc<Net>, listener: StdListener) -> anyhow::Result<()> {
                 continue;
             }
         };
+        let Some(handshake) = handshakes.begin(from.ip().to_canonical()) else {
+            report(&net, from.ip(), &anyhow!("too many handshakes from there are under way"));
+            continue;
+        };
         let net = net.clone();
         net.clone().spawn(async move {
             let taken = timeout(HANDSHAKE_MAX, shake_hands(&net, stream)).await;
-            drop(permit);
+            drop((permit, handshake));
             let handed = match taken {
                 Err(_) => Err(anyhow!("it did not finish the handshake")),
                 Ok(Err(error)) => Err(error),

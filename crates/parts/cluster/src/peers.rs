@@ -278,6 +278,11 @@ impl Peers {
         Ok((net.own_address(), net.tls.pin))
     }
 
+    /// Returns where others find this node; `None` as long as its port is not open.
+    pub fn own_address(&self) -> Option<SocketAddr> {
+        Some(self.net.get()?.own_address())
+    }
+
     /// Returns the id of the cluster, in hexadecimal digits.
     pub fn cluster(&self) -> anyhow::Result<String> {
         let id = match self.net.get() {

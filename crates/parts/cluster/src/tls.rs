@@ -9,19 +9,15 @@ use rcgen::KeyPair;
 use store_core::sync::message::ClusterId;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
-use tokio_rustls::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{
-    self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
-    SignatureScheme,
-};
+use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 
 use super::credential::Credential;
 use super::identity::{Authority, KeyPin, fingerprint, name_of, pin_of, pin_of_key};
+use runtime::judged::{self, Shown};
 use runtime::members::StreamKind;
 
 /// The protocol of replication, liveness and messages.
@@ -199,13 +195,7 @@ pub fn joining(
 /// Returns the configuration of a caller that belongs to no cluster yet, or calls a node that does
 /// not.
 pub fn stranger(trust: Trust, alpn: &[u8]) -> anyhow::Result<Arc<ClientConfig>> {
-    let mut config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Verifier { trust, provider: provider() }))
-        .with_no_client_auth();
-    config.alpn_protocols = vec![alpn.to_vec()];
-    Ok(Arc::new(config))
+    Ok(judged::client_config(Box::new(move |server| trust.judge(&server)), alpn)?)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -216,55 +206,20 @@ pub enum Trust {
     Issuer([u8; 32]),
 }
 
-#[derive(Debug)]
-struct Verifier {
-    trust: Trust,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let Trust::Issuer(pinned) = self.trust else { return Ok(ServerCertVerified::assertion()) };
+impl Trust {
+    fn judge(self, server: &Shown<'_>) -> Result<(), rustls::Error> {
+        let Trust::Issuer(pinned) = self else { return Ok(()) };
         let unsound = |_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding);
-        let issuer = pin_of(end_entity).map_err(unsound)?;
-        let authority = intermediates.iter().find(|shown| fingerprint(shown, &issuer) == pinned);
+        let issuer = pin_of(server.own).map_err(unsound)?;
+        let shown = server.authorities;
+        let authority = shown.iter().find(|shown| fingerprint(shown, &issuer) == pinned);
         let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let mut roots = RootCertStore::empty();
         roots.add(authority.ok_or_else(unknown)?.clone().into_owned())?;
-        let usual =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone());
+        let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
         let usual = usual.build().map_err(|_| unknown())?;
-        usual.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.3 alone is spoken here".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        usual.verify_server_cert(server.own, &[], server.name, &[], server.now)?;
+        Ok(())
     }
 }
 

@@ -303,7 +303,9 @@ fn check_revisions(root: &Path, vcs: Vcs, first: &str) {
     let same = bytes(root, vcs, None).unwrap();
     assert_eq!(same, bytes(root, vcs, None).unwrap());
     let source = Source::find(root, vcs, None).unwrap();
-    assert!(source.warnings.iter().any(|one| one.contains("not committed")), "{source:?}");
+    let said = source.uncommitted.as_deref().unwrap_or_default();
+    assert!(said.contains("not committed"), "{source:?}");
+    assert!(source.revision.is_some_and(|id| !id.is_empty()));
     for bad in ["no-such-revision", "--output=/tmp/x", ""] {
         assert!(error(root, vcs, Some(bad)).contains("revision"), "{bad}");
     }

@@ -261,8 +261,10 @@ fn a_serial_back_end_has_one_request_at_a_time_whoever_took_over() {
     let mut first = Proxy::start(&options);
     let of_first = Keepers::start(&first, 3);
     let mut second = first.successor(&options);
+    first.await_hand_over();
     let of_second = Keepers::start(&second, 3);
     let third = second.successor(&options);
+    second.await_hand_over();
     let of_third = Keepers::start(&third, 3);
     for _ in 0..3 {
         [&of_first, &of_second, &of_third].iter().for_each(|keepers| keepers.answered_more(10));

@@ -38,6 +38,15 @@ impl Proxy {
         Proxy::start_in(self.place.clone(), self.port, self.starts + 1, &options)
     }
 
+    /// Waits until this process takes no more clients: until then one may come to it although its
+    /// successor listens.
+    pub fn await_hand_over(&self) {
+        wait_for("it to take no more clients", STATE_DEADLINE, || {
+            let said = self.said("err");
+            if said.contains("has taken over") { Ok(()) } else { Err(said) }
+        });
+    }
+
     fn start_in(place: Arc<TempDir>, port: u16, starts: u32, options: &[&str]) -> Proxy {
         let mut proxy = Proxy { place, port, starts, child: None };
         let file = |name: &str| File::create(proxy.file(name)).expect("a file for its output");

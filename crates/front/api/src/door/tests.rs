@@ -1,10 +1,15 @@
 //! Tests of the door that need no request.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use access_core::CUT_OFF_AFTER;
-use model::people::{PersonRole, Scope};
-use model::record::Unknown;
+use model::Timestamp;
+use model::people::{Grant, PersonRole, Scope, Token};
+use model::record::{RECORD_VERSION, Unknown};
+use model::value::ContentHash;
 
 use super::*;
+use crate::caller::Person;
 use crate::tests::fixture::Fixture;
 
 fn caller(name: &str, role: PersonRole) -> Caller {

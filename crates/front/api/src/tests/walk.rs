@@ -123,7 +123,7 @@ async fn make_token(
         unknown: Unknown::new(),
     };
     change(&mut token);
-    let key = TypedKey::Token(door::hash_of(&text));
+    let key = TypedKey::Token(door::token::hash_of(&text));
     records::write(&*api.store, key, &token).await.unwrap();
     text.as_str().to_owned()
 }

@@ -125,6 +125,15 @@ impl ContextBook {
         self.contexts.remove(name)
     }
 
+    /// Returns the context of the platform that has a node at `HOST:PORT`.
+    pub fn of_node(&self, address: &str) -> Option<&str> {
+        let has = |context: &PlatformContext| {
+            let known = context.nodes.iter().flat_map(|node| &node.addresses);
+            known.chain(&context.invited_at).any(|known| known.eq_ignore_ascii_case(address))
+        };
+        self.contexts.iter().find(|(_, one)| has(one)).map(|(name, _)| name.as_str())
+    }
+
     pub fn no_context(&self, name: &str) -> String {
         let names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
         match names.is_empty() {
@@ -187,6 +196,8 @@ mod tests {
         assert_eq!(book.add("shop", context("c2", "ana")).unwrap(), "shop-2");
         assert_eq!(book.add("other", context("c1", "ana")).unwrap(), "shop");
         assert_eq!((book.contexts.len(), book.current.as_deref()), (2, Some("shop")));
+        assert_eq!(book.of_node("GATE:1"), Some("shop"));
+        assert_eq!(book.of_node("gate:2"), None);
         assert!(book.remove("shop").is_some() && book.current.is_none());
         assert!(book.no_context("x").contains("shop-2"));
     }

@@ -13,7 +13,13 @@ pub struct VeraSettings {
     pub name: ApplicationName,
     pub framework: Option<String>,
     pub port: Option<u16>,
+    /// The node that the file names, as `HOST:PORT`.
+    pub node: Option<String>,
 }
+
+/// The section that names a node, and the port where it has none.
+const NODE_SECTION: &str = "[miranda]";
+const NODE_PORT: &str = "8205";
 
 impl VeraSettings {
     pub fn read(directory: &Path) -> anyhow::Result<VeraSettings> {
@@ -31,20 +37,26 @@ impl VeraSettings {
     fn of(text: &str) -> anyhow::Result<VeraSettings> {
         let manifest = manifest::read_veraconfig(text)?;
         let name = manifest.name.context("the file names no application")?;
-        let shown = written_name(text).unwrap_or_else(|| name.to_string());
-        Ok(VeraSettings { shown, name, framework: manifest.framework, port: manifest.port })
+        let shown = written(text, "[app]", "name").unwrap_or_else(|| name.to_string());
+        let node = written(text, NODE_SECTION, "host").map(|host| {
+            let port = written(text, NODE_SECTION, "port");
+            format!("{host}:{}", port.as_deref().unwrap_or(NODE_PORT))
+        });
+        let (framework, port) = (manifest.framework, manifest.port);
+        Ok(VeraSettings { shown, name, framework, port, node })
     }
 }
 
-/// Returns the name before it was made one that hosts can have.
-fn written_name(text: &str) -> Option<String> {
-    let mut in_app = false;
+/// Returns a value as it was written: the name, for example, before it was made one that hosts can
+/// have.
+fn written(text: &str, section: &str, wanted: &str) -> Option<String> {
+    let mut inside = false;
     for line in text.lines().map(str::trim) {
         if line.starts_with('[') {
-            in_app = line.eq_ignore_ascii_case("[app]");
+            inside = line.eq_ignore_ascii_case(section);
         }
-        let Some((key, value)) = line.split_once('=').filter(|_| in_app) else { continue };
-        if key.trim().eq_ignore_ascii_case("name") {
+        let Some((key, value)) = line.split_once('=').filter(|_| inside) else { continue };
+        if key.trim().eq_ignore_ascii_case(wanted) {
             let value = value.split(" ;").next().unwrap_or(value).trim();
             return Some(value.chars().filter(|c| !c.is_control()).collect());
         }
@@ -63,10 +75,12 @@ mod tests {
         let settings = VeraSettings::of(text).unwrap();
         assert_eq!((settings.shown.as_str(), settings.name.as_str()), ("TestApp", "testapp"));
         assert_eq!((settings.framework, settings.port), (None, None));
+        assert_eq!(settings.node.as_deref(), Some("my.miranda.host.address:8205"));
         let settings =
             VeraSettings::of("[App]\nName = a ; b\ntype = Rails\nport = 8000\n").unwrap();
         assert_eq!((settings.shown.as_str(), settings.port), ("a", Some(8000)));
         assert_eq!(settings.framework.as_deref(), Some("rails"));
+        assert_eq!(settings.node, None);
         assert!(VeraSettings::of("[app]\n").is_err());
     }
 

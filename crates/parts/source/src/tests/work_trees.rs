@@ -30,7 +30,7 @@ fn commit(root: &Path) {
 
 fn warnings(directory: &Path, vcs: Vcs) -> String {
     let source = Source::find(directory, vcs, None).unwrap();
-    let mut all = source.warnings.clone();
+    let mut all: Vec<String> = source.uncommitted.iter().chain(&source.warnings).cloned().collect();
     all.extend(source.write(&mut Vec::new()).unwrap());
     all.join("\n")
 }
@@ -51,7 +51,8 @@ fn a_part_of_a_work_tree_is_pushed_at_its_revision() {
     assert_eq!(files(&web, Vcs::Git, Some("HEAD~1"))["index.html"].1, "first");
     let source = Source::find(&web, Vcs::Auto, None).unwrap();
     assert!(source.note.ends_with(":apps/web (git)"), "{source:?}");
-    assert!(source.warnings[0].ends_with(": index.html"), "{source:?}");
+    let said = source.uncommitted.as_deref().unwrap_or_default();
+    assert!(said.ends_with(": index.html"), "{source:?}");
     let same = bytes(&web, Vcs::Auto, None).unwrap();
     assert_eq!(same, bytes(&web, Vcs::Auto, None).unwrap());
     // The directory is reached by a link, and from another work tree of the same repository.

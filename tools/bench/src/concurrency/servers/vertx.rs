@@ -1,13 +1,15 @@
 //! Vert.x with its own clients, on one event loop.
 
-use std::fs;
-
-use super::{Prepared, Server, java, words};
+use super::java::{self, Project};
+use super::{Prepared, Server};
 use crate::concurrency::site::Site;
 
-const VERSION: &str = "4.5.14";
-const PROJECT: &str = include_str!("java/vertx.xml");
-const PROGRAM: &str = include_str!("java/Events.java");
+const PROJECT: Project = Project {
+    version: "4.5.14",
+    pom: include_str!("java/vertx.xml"),
+    class: "Events",
+    program: include_str!("java/Events.java"),
+};
 
 pub struct Vertx;
 
@@ -25,17 +27,6 @@ impl Server for Vertx {
     }
 
     fn prepare(&self, site: &Site<'_>) -> anyhow::Result<Prepared> {
-        let directory = site.place(self.name())?;
-        let sources = directory.join("src/main/java/bench");
-        fs::create_dir_all(&sources)?;
-        fs::write(directory.join("pom.xml"), PROJECT.replace("@VERSION@", VERSION))?;
-        fs::write(sources.join("Events.java"), PROGRAM)?;
-        java::build(&directory)?;
-        Ok(Prepared {
-            version: VERSION.into(),
-            directory,
-            command: words(&format!("{} bench.Events", java::RUN)),
-            environment: Vec::new(),
-        })
+        PROJECT.prepare(site.place(self.name())?)
     }
 }
