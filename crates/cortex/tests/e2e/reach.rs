@@ -265,6 +265,11 @@ fn nothing_is_sent_to_a_node_with_another_key_and_what_is_wrong_is_said() {
     command.env("CORTEX_URL", &url);
     run(command, "cortex whoami").refused().saying(&["CORTEX_TOKEN", "both"]);
 
+    // A data directory that is named is on this machine, whatever else is set.
+    let mut command = program.command(&["--data-dir", "nowhere", "apps"]);
+    command.env("CORTEX_URL", &url).env("CORTEX_CONTEXT", "x").env("CORTEX_TOKEN", made.trim());
+    run(command, "cortex apps").refused().saying(&["no node is running"]);
+
     // Whoever guesses has to wait.
     let mut slowed = None;
     for _ in 0..40 {

@@ -107,7 +107,7 @@ async fn answer(
     peer: Peer,
     mut request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
-    let roster = login::roster(&api).await.unwrap_or_default();
+    let roster = login::roster(&api);
     if let Err(problem) = check_host(&request, &roster) {
         return Ok(problem.into_response());
     }
@@ -148,16 +148,13 @@ fn host_of(address: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The connections of clients that are open. They end when whoever holds the last of this is gone.
+/// The connections of clients that are open.
 #[derive(Clone, Default)]
-struct OpenConnections(Arc<Listed>);
-
-#[derive(Default)]
-struct Listed(Mutex<Vec<Weak<Connection>>>);
+struct OpenConnections(Arc<Mutex<Vec<Weak<Connection>>>>);
 
 impl OpenConnections {
     fn add(&self, connection: &Arc<Connection>) -> Result<(), &'static str> {
-        let mut open = locked(&self.0.0);
+        let mut open = locked(&self.0);
         open.retain(|one| one.strong_count() > 0);
         if open.len() >= CONNECTIONS_MAX {
             return Err("too many clients are connected");
@@ -172,7 +169,7 @@ impl OpenConnections {
     }
 
     fn all(&self) -> Vec<Arc<Connection>> {
-        locked(&self.0.0).iter().filter_map(Weak::upgrade).collect()
+        locked(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Ends each connection on which a token was shown that is good no more.

@@ -31,15 +31,14 @@ const INVITATION_HOURS_MAX: u32 = 7 * 24;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Returns where clients find the nodes of the cluster that have said which key they show.
-pub async fn roster(api: &Api) -> Result<Vec<NodeReach>, Problem> {
-    let Some(peers) = &api.peers else { return Ok(Vec::new()) };
-    let roster = peers.roster().await.map_err(|error| Problem::internal(format!("{error:#}")))?;
+pub fn roster(api: &Api) -> Vec<NodeReach> {
+    let roster = api.peers.as_ref().and_then(|peers| peers.roster()).unwrap_or_default();
     let reach = roster.addresses.into_iter().filter_map(|(node, addresses)| {
         let fingerprint = to_hex(roster.pins.get(&node)?);
         let id = node.to_string();
         (!addresses.is_empty()).then_some(NodeReach { id, addresses, fingerprint })
     });
-    Ok(reach.collect())
+    reach.collect()
 }
 
 /// Returns what tells this roster from others, short enough for each answer.
@@ -64,7 +63,7 @@ async fn describe(api: &Api, caller: &Caller) -> Result<Whoami, Problem> {
         Some((hash, token)) => Some(tokens::row(api, hash, token).await?),
         None => None,
     };
-    let nodes = roster(api).await?;
+    let nodes = roster(api);
     Ok(Whoami {
         user: caller.name(),
         machine: caller.is_machine(),
@@ -180,7 +179,7 @@ pub async fn log_in(
     })
     .await?;
     tracing::info!(user = %owner, token = row.name, "api.logged_in");
-    let nodes = roster(&api).await?;
+    let nodes = roster(&api);
     let (roster, cluster) = (roster_hash(&nodes), cluster(&api)?);
     let token = text.as_str().into();
     Ok((StatusCode::CREATED, Json(LoggedIn { token, row, cluster, roster, nodes })))

@@ -214,6 +214,10 @@ impl Net {
         locked(&self.reports)
     }
 
+    pub fn roster(&self) -> Roster {
+        locked(&self.roster).clone()
+    }
+
     /// Returns the addresses of members; while this node joins, also those in its invitation's
     /// answer.
     pub fn addresses(&self) -> Addresses {

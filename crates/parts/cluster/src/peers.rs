@@ -292,10 +292,10 @@ impl Peers {
         Ok(to_hex(&id.0))
     }
 
-    /// Returns where clients find the members that have said which key they show, this one
-    /// included if its port is open.
-    pub async fn roster(&self) -> anyhow::Result<Roster> {
-        roster::read(&*self.store).await
+    /// Returns the roster as the transport knows it; `None` as long as this node's port is not
+    /// open, and so nobody else can be on it.
+    pub fn roster(&self) -> Option<Roster> {
+        Some(self.net.get()?.roster())
     }
 
     pub async fn status(&self) -> anyhow::Result<ClusterStatus> {

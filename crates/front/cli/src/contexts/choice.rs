@@ -1,5 +1,5 @@
-//! The choice of the platform that a command speaks to: what it was told on the command line, then
-//! the environment, then the context in use, then the node on this machine.
+//! The choice of the platform that a command speaks to: the node with a data directory that is
+//! named, then a context that is named, a URL, the context in use, and the node on this machine.
 
 use std::path::Path;
 
@@ -39,6 +39,9 @@ fn token(global: &Global) -> anyhow::Result<Option<TokenText>> {
 
 /// Chooses for a command that may be about any platform.
 pub fn choose(global: &Global, layout: &DataDirectory, path: &Path) -> anyhow::Result<Chosen> {
+    if global.data_dir.is_some() {
+        return local(global, layout);
+    }
     let token = token(global)?;
     if let Some(url) = global.url.as_deref().filter(|_| global.context.is_none()) {
         let url: ClusterUrl = url.parse().with_context(|| {
@@ -47,9 +50,6 @@ pub fn choose(global: &Global, layout: &DataDirectory, path: &Path) -> anyhow::R
         let alone = "CORTEX_URL is set without CORTEX_TOKEN: set both, or neither";
         let client = Client::of_cluster(nodes_of(&url)).with_token(&token.context(alone)?);
         return Ok(Chosen { client, context: None });
-    }
-    if global.data_dir.is_some() && global.context.is_none() {
-        return local(global, layout);
     }
     let book = ContextBook::load(path)?;
     let Some(name) = global.context.clone().or(book.current.clone()).filter(|name| name != LOCAL)

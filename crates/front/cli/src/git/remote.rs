@@ -124,7 +124,10 @@ impl GitRemote {
     fn run(mut self) -> anyhow::Result<()> {
         let url: RemoteUrl = self.address.parse()?;
         // The remote says which platform it is of, whatever is in use now.
-        self.global.context = url.context.clone().or(self.global.context);
+        if url.context.is_some() {
+            self.global.context.clone_from(&url.context);
+            self.global.data_dir = None;
+        }
         let layout = self.global.layout()?;
         let session = self.global.session(layout, false)?;
         output::speak_through_git();
