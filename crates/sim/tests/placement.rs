@@ -176,4 +176,9 @@ mod mutants {
     fn letting_an_old_coordinator_switch_back_is_noticed() {
         check_mutant(agent_core::mutants::UNFENCED_RELEASES);
     }
+
+    #[test]
+    fn running_release_steps_again_is_noticed() {
+        check_mutant(agent_core::mutants::RELEASE_STEPS_AGAIN);
+    }
 }

@@ -15,6 +15,7 @@ mod elsewhere;
 mod first;
 mod outcome;
 mod plan;
+mod release_steps;
 mod remarks;
 mod rollout;
 mod slot;
@@ -43,6 +44,7 @@ pub use contract::{Adopted, Effect, Event, Exit, IncarnationId, Mistake, StepFai
 use destroyed::Ends;
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
+use release_steps::ReleaseSteps;
 use rollout::{Attempt, Stage};
 pub use rollout::{EXITS_MAX, merge};
 use slot::{Phase, SlotId, SlotState};
@@ -93,6 +95,7 @@ pub struct Application {
     /// The time since which the rollout's coordinator is gone.
     orphaned: Option<Timestamp>,
     builds: BTreeMap<BuildId, Build>,
+    steps: ReleaseSteps,
     artefacts: Artefacts,
     /// A release that is being rolled out and could not be started here: others try.
     unfit_for: Option<ReleaseId>,
@@ -152,6 +155,7 @@ impl Application {
             returned: None,
             orphaned: None,
             builds: BTreeMap::new(),
+            steps: ReleaseSteps::default(),
             artefacts: Artefacts::default(),
             unfit_for: None,
             slots: BTreeMap::new(),
@@ -196,6 +200,7 @@ impl Application {
             }
             Event::Release(id, None) => {
                 self.releases.remove(&id);
+                self.steps.forget(&id);
                 self.foreign.remove(&id);
             }
             Event::Rollout(record) => {
@@ -272,6 +277,7 @@ impl Application {
             self.returned = None;
             self.attempt = None;
             self.builds.clear();
+            self.steps.clear();
         } else if created && self.adopted && !self.shutdown {
             self.ended = false;
             self.resume_rollout(now);

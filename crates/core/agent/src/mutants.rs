@@ -19,4 +19,5 @@ model::mutants! {
     NEVER_TAKE_BACK = 16,
     TAKE_BACK_AGAIN = 17,
     LATE_SPECIFICATION_COUNTS = 18,
+    RELEASE_STEPS_AGAIN = 19,
 }

@@ -11,7 +11,7 @@ use super::replica::{Key, Record};
 use super::world::World;
 
 /// The faults, each of which has to happen in a sweep: one that never happens tests nothing.
-pub const FAULTS: [&str; 33] = [
+pub const FAULTS: [&str; 34] = [
     "machine lost",
     "node process killed",
     "node process hung",
@@ -37,6 +37,7 @@ pub const FAULTS: [&str; 33] = [
     "drained",
     "load",
     "push",
+    "pushes crossed",
     "broken release",
     "scale",
     "restart",

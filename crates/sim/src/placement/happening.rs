@@ -32,6 +32,12 @@ pub(super) enum Happening {
         name: ApplicationName,
         event: Event,
     },
+    /// A command that read the numbers of releases a while ago writes its own.
+    Push {
+        at: usize,
+        name: ApplicationName,
+        number: u64,
+    },
     /// A process starts.
     Launch {
         at: usize,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{ApplicationName, InstanceId, ProcessType, Rollout, RolloutPhase};
+use model::{ApplicationName, InstanceId, ProcessType, ReleaseId, Rollout, RolloutPhase};
 
 use super::replica::{Key, Record};
 use super::world::{LEASE_MS, START_MS, World};
@@ -64,6 +64,19 @@ impl World {
         let application = (name.clone(), spec.created_at);
         let newest = self.newest.entry(application).or_insert_with(|| serving.clone());
         *newest = serving.clone().max(newest.clone());
+    }
+
+    /// Judges that no machine begins the release steps of a release again: they may spoil data.
+    pub(super) fn judge_steps(&mut self, at: usize, name: &ApplicationName, release: &ReleaseId) {
+        let machines = self.nodes[at].machines.as_ref();
+        let Some(app) = machines.and_then(|machines| machines.applications.get(name)) else {
+            return;
+        };
+        let created_at = self.nodes[at].replica.spec(name).map(|spec| spec.created_at);
+        let begun = (app.number, created_at, release.clone());
+        let fails = self.failing.contains(&(release.clone(), at));
+        let first = self.begun_steps.insert(begun);
+        assert!(first || fails, "{name}: steps of {release} begin again at {at}");
     }
 
     /// Judges now and then: nothing runs twice for long among nodes that see each other, and in a

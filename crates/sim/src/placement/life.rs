@@ -6,6 +6,7 @@ use model::release::{Portable, ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
 use model::{ApplicationName, ApplicationSpec, ProcessType, Release, ReleaseId, Rollout};
 
+use super::happening::Happening;
 use super::judge::MOVES_PER_SLOT_AND_HOUR;
 use super::replica::{Key, Record};
 use super::world::World;
@@ -22,6 +23,9 @@ const ACTS: usize = 12;
 const LARGE: usize = 20;
 /// The number of machines that may join.
 const SPARES: usize = 2;
+/// The longest time between the choice of a release's number and its record, as where a command's
+/// machine is short of processors.
+const LATE_PUSH_MS: u64 = 4_000;
 
 /// The sizes of clusters; most are small, as small ones have all the troubles and run fast.
 const SIZES: [usize; 12] = [2, 3, 2, 4, 3, 5, 2, 8, 3, 4, 12, 3];
@@ -141,6 +145,7 @@ impl World {
             None => (number % 2 == 1).then(Portable::default),
         };
         let build = Step { name: "Compiling".into(), command: "make".into() };
+        let migration = Step { name: "Migrating".into(), command: "make migrate".into() };
         let spec = self.nodes[at].replica.spec(name);
         let application_created_at = spec.map(|spec| spec.created_at);
         let release = Release {
@@ -151,6 +156,7 @@ impl World {
             build: same.map(Release::build_id),
             recipe: Recipe {
                 build: vec![build],
+                release: if number.is_multiple_of(2) { vec![migration] } else { Vec::new() },
                 portable,
                 processes: [(ProcessType::web(), web)].into(),
                 persist: if files { vec!["db".into()] } else { Vec::new() },
@@ -185,6 +191,25 @@ impl World {
         // A rollout under way is not waited for.
         let broken = self.random.chance(35);
         self.push_next(at, name, broken);
+        let other = self.any_up().filter(|other| *other != at && self.random.chance(40));
+        let releases = self.nodes[at].replica.releases(name);
+        if let Some((other, number)) = other.zip(releases.keys().next_back().map(|id| id.number)) {
+            let wait = self.random.between(0, LATE_PUSH_MS);
+            let name = name.clone();
+            self.later(wait, Happening::Push { at: other, name, number });
+        }
+    }
+
+    /// Pushes with the number that another release may have got meanwhile.
+    pub(super) fn push_late(&mut self, at: usize, name: &ApplicationName, number: u64) {
+        let replica = &self.nodes[at].replica;
+        let taken = ReleaseId { number, node: self.nodes[at].id.clone() };
+        let releases = replica.releases(name);
+        let known = releases.values().next_back().filter(|_| !releases.contains_key(&taken));
+        let Some(release) = known.filter(|_| self.can_write(at)) else { return };
+        let files = !release.recipe.persist.is_empty();
+        self.count("pushes crossed");
+        self.push(at, name, number, false, files);
     }
 
     pub(super) fn push_good(&mut self, at: usize, name: &ApplicationName) {

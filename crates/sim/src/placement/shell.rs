@@ -18,7 +18,7 @@ use crate::process::exit;
 
 const WRITE_AGAIN_MS: u64 = 5_000;
 /// The duration of release steps, in milliseconds.
-const STEPS_MS: u64 = 200;
+const STEPS_MS: (u64, u64) = (100, 6_000);
 
 fn gives_up(claim: &Option<Claim>) -> bool {
     let starts = |state| matches!(state, InstanceState::Starting | InstanceState::Ready);
@@ -213,7 +213,9 @@ impl World {
         let why = StepFailure { why: "Migrating failed".into(), ..StepFailure::default() };
         let result = if fails { Err(why) } else { Ok(()) };
         self.tell(|| format!("steps of {release} at {at}: {result:?}"));
-        self.answer(at, life, name, STEPS_MS, Event::Released { release, result });
+        self.judge_steps(at, name, &release);
+        let wait = self.random.between(STEPS_MS.0, STEPS_MS.1);
+        self.answer(at, life, name, wait, Event::Released { release, result });
     }
 
     fn take_back(&mut self, at: usize, name: &ApplicationName, from: &ReleaseId, to: &ReleaseId) {

@@ -46,6 +46,8 @@ pub struct World {
     /// The newest release of each application that ever served. One that is made anew under its
     /// name is another one.
     pub(super) newest: BTreeMap<(ApplicationName, Timestamp), ReleaseId>,
+    /// The release steps that were begun, by the number of the machine that did.
+    pub(super) begun_steps: BTreeSet<(u64, Option<Timestamp>, ReleaseId)>,
     /// The newest serving release as each node knew it, and when it was last so.
     pub(super) known_serving: BTreeMap<(usize, ApplicationName), (ReleaseId, u64)>,
     pub(super) known_by_actor: BTreeMap<u64, Option<ReleaseId>>,
@@ -103,6 +105,7 @@ impl World {
             broken: BTreeSet::new(),
             failing: BTreeSet::new(),
             newest: BTreeMap::new(),
+            begun_steps: BTreeSet::new(),
             known_serving: BTreeMap::new(),
             known_by_actor: BTreeMap::new(),
             lives: 0,
@@ -180,6 +183,7 @@ impl World {
                     self.application(at, life, &name, event);
                 }
             }
+            Happening::Push { at, name, number } => self.push_late(at, &name, number),
             Happening::Launch { at, life, id, release } => self.launch(at, life, id, release),
             Happening::Exit { at, id, lease_over } => self.exit(at, &id, lease_over),
             Happening::ActorUp { at, life, name } => self.actor_up(at, life, &name),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::application::RolloutMode;
-use model::{Fate, NodeId, Release, ReleaseId, Rollout, RolloutPhase, Timestamp};
+use model::{Fate, NodeId, ReleaseId, Rollout, RolloutPhase, Timestamp};
 
 use super::building::{Choice, NOWHERE};
 use super::plan::{DRAIN_MAX, LAUNCH_MAX, STOP_REPEAT, all_places, mode, stop_grace};
@@ -457,14 +457,6 @@ impl Application {
         true
     }
 
-    fn release_or_start(&mut self, now: Timestamp, release: Release) {
-        if release.recipe.release.is_empty() {
-            return self.enter_stage(now, Stage::Starting);
-        }
-        self.enter_stage(now, Stage::Releasing);
-        self.emit(Effect::RunReleaseSteps { release });
-    }
-
     pub(super) fn shared(
         &mut self,
         now: Timestamp,
@@ -483,7 +475,7 @@ impl Application {
         self.release_or_start(now, release);
     }
 
-    fn enter_stage(&mut self, now: Timestamp, stage: Stage) {
+    pub(super) fn enter_stage(&mut self, now: Timestamp, stage: Stage) {
         if let Some(attempt) = &mut self.attempt {
             attempt.stage = stage;
             attempt.since = now;
@@ -529,23 +521,6 @@ impl Application {
                 self.emit(Effect::Unfit);
             }
             self.note(format!("Preparing {} failed: {}", release.short(), failure.why));
-        }
-    }
-
-    pub(super) fn released(
-        &mut self,
-        now: Timestamp,
-        release: &ReleaseId,
-        result: Result<(), StepFailure>,
-    ) {
-        let awaited = self
-            .attempt
-            .as_ref()
-            .is_some_and(|a| a.target == *release && a.stage == Stage::Releasing);
-        match result {
-            Ok(()) if awaited => self.enter_stage(now, Stage::Starting),
-            Err(failure) if awaited => self.fail_rollout(now, failure.why, &failure.last_words),
-            _ => {}
         }
     }
 

@@ -7,7 +7,7 @@ use model::{Machine, ProcessType, Rollout};
 
 use super::*;
 use crate::application::Event;
-use crate::application::rollout::TAKE_OVER_AFTER;
+use crate::application::rollout::{REQUEST_WAIT_MAX, TAKE_OVER_AFTER};
 use crate::lease::{LEASE, LEASE_GRACE};
 use crate::placement::{Hold, UNHEARD_MAX};
 
@@ -121,6 +121,7 @@ impl Node {
             Effect::Fetch { builder, .. } => Some(format!("fetch from {builder}")),
             Effect::Share { .. } => Some("share".into()),
             Effect::FindBuilders { .. } => Some("find".into()),
+            Effect::RunReleaseSteps { .. } => Some("release steps".into()),
             Effect::WriteRollout(rollout) => {
                 let built = rollout.built_on.map(|node| format!(" built on {node}"));
                 let built = built.unwrap_or_default();
@@ -354,4 +355,58 @@ fn an_ordinary_failure_is_tried_nowhere_else() {
     one.hears(Event::Built { release: release.id.clone(), result });
     assert_eq!(one.message(), "Compiling failed");
     assert_eq!(one.does(), ["Building by n1", "build", "Failed by n1"]);
+}
+
+/// Returns `n1` in the middle of the release steps of what was pushed to it, with the request of
+/// another push at once to `n0`, which won: both are the first release.
+fn crossing() -> (Node, Release, Release) {
+    let step = Step { name: "Migrating".into(), command: "rake db:migrate".into() };
+    let mut theirs = release("n0");
+    theirs.recipe.portable = None;
+    theirs.recipe.release = vec![step];
+    let ours = Release { id: ReleaseId { number: 1, node: node("n1") }, ..theirs.clone() };
+    let mut one = Node::pushes(&["n0", "n1"], &ours);
+    one.hears(Event::Built { release: ours.id.clone(), result: Ok(()) });
+    assert_eq!(one.does(), ["Building by n1", "build", "Releasing by n1", "release steps"]);
+    one.hears(Event::Release(theirs.id.clone(), Some(theirs.clone())));
+    let phase = RolloutPhase::Releasing;
+    one.record(Rollout { phase, ..one.rollout_by("n0", &theirs) });
+    assert!(one.does().is_empty());
+    (one, ours, theirs)
+}
+
+/// Has `n1` take up what was pushed to it, which was passed over.
+fn takes_up(one: &mut Node, release: &Release) {
+    one.passes(REQUEST_WAIT_MAX);
+    one.hears(Event::Built { release: release.id.clone(), result: Ok(()) });
+}
+
+#[test]
+fn release_steps_that_ran_are_not_run_again_after_another_push_crossed_them() {
+    let (mut one, ours, theirs) = crossing();
+    one.hears(Event::Released { release: ours.id.clone(), result: Ok(()) });
+    let rollout = one.rollout_by("n0", &theirs);
+    one.record(Rollout { phase: RolloutPhase::Starting, ..rollout });
+    assert_eq!(one.does(), ["build"], "it follows meanwhile");
+    takes_up(&mut one, &ours);
+    assert_eq!(one.does(), ["Building by n1", "build", "Releasing by n1", "Starting by n1"]);
+}
+
+#[test]
+fn release_steps_that_still_run_after_another_push_crossed_them_are_waited_for() {
+    let (mut one, ours, _) = crossing();
+    takes_up(&mut one, &ours);
+    assert_eq!(one.does(), ["Building by n1", "build", "Releasing by n1"]);
+    one.hears(Event::Released { release: ours.id.clone(), result: Ok(()) });
+    assert_eq!(one.does(), ["Starting by n1"]);
+}
+
+#[test]
+fn release_steps_that_failed_unheard_fail_their_release() {
+    let (mut one, ours, _) = crossing();
+    let failure = StepFailure { why: "Migrating failed".into(), ..StepFailure::default() };
+    one.hears(Event::Released { release: ours.id.clone(), result: Err(failure) });
+    takes_up(&mut one, &ours);
+    assert_eq!(one.message(), "Migrating failed");
+    assert_eq!(one.does(), ["Building by n1", "build", "Releasing by n1", "Failed by n1"]);
 }
