@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-#[cfg(not(feature = "mutants"))]
 use sim::placement::apart::steps_apart;
 use sim::placement::apart::{Anew, Late, Trouble, destroyed_apart};
 use sim::placement::fault::FAULTS;
@@ -42,14 +41,15 @@ fn every_cluster_ends_well() {
     check_all_happened(&counts, FAULTS);
 }
 
-/// Runs one history as large as a cluster is meant to be.
+/// Runs one history of as many nodes as a cluster is meant to have; with more seeds, of as many
+/// slots, too.
 #[test]
 fn a_large_cluster_ends_well() {
-    let counts = live(LARGE_SEED, Some(50), Some(500)).counts;
+    let slots = if variable("SIM_SEEDS").is_some() { 500 } else { 150 };
+    let counts = live(LARGE_SEED, Some(50), Some(slots)).counts;
     println!("{counts:?}");
 }
 
-#[cfg(not(feature = "mutants"))]
 fn apart_seeds() -> u64 {
     variable("SIM_SEEDS").map_or(APART_SEEDS, |seeds| seeds.min(SEEDS_MAX))
 }
@@ -66,14 +66,12 @@ fn destroyed(seed: u64) -> BTreeMap<&'static str, u64> {
     BTreeMap::new()
 }
 
-#[cfg(not(feature = "mutants"))]
 #[test]
 fn nothing_that_comes_late_of_a_destroyed_application_brings_it_back() {
     sweep(apart_seeds(), || (), destroyed)
         .unwrap_or_else(|(seed, error)| panic!("seed {seed}: {error}"));
 }
 
-#[cfg(not(feature = "mutants"))]
 #[test]
 fn release_steps_that_end_otherwise_on_each_side_of_a_cut_have_one_outcome() {
     let mut both = [0, 0];
