@@ -9,6 +9,7 @@ mod advice;
 mod building;
 mod builds;
 mod contract;
+mod coordination;
 mod destroyed;
 mod earlier;
 mod elsewhere;
@@ -41,12 +42,14 @@ use building::Artefacts;
 pub use building::{BUILDERS_MAX, BuildCandidate};
 pub use builds::BUILDS_KEPT;
 pub use contract::{Adopted, Effect, Event, Exit, IncarnationId, Mistake, StepFailure};
+use coordination::Coordination;
+pub use coordination::merge;
 use destroyed::Ends;
 use elsewhere::Elsewhere;
 pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
 use release_steps::ReleaseSteps;
+pub use rollout::EXITS_MAX;
 use rollout::{Attempt, Stage};
-pub use rollout::{EXITS_MAX, merge};
 use slot::{Phase, SlotId, SlotState};
 use taking_back::Watched;
 pub use taking_back::{SERVES_WELL_AFTER, TakeBackProgress, taken_back};
@@ -80,20 +83,10 @@ pub struct Application {
     serving: Option<ReleaseId>,
     /// The release that served when that was last looked at.
     served: Option<ReleaseId>,
-    /// The request that was acted upon last, which may be seen again.
-    accepted: Option<(Option<ReleaseId>, Timestamp)>,
-    /// A release that nobody asked to roll out yet, and since when.
-    unrequested: Option<(ReleaseId, Timestamp)>,
     attempt: Option<Attempt>,
+    coordination: Coordination,
     /// The release that has begun to serve, as long as it may be taken back.
     watched: Option<Watched>,
-    /// The time since which the record says that an older release serves than the one that does.
-    outdated: Option<Timestamp>,
-    /// The time until which others may say that they went on, where this node is back in the middle
-    /// of release steps.
-    returned: Option<Timestamp>,
-    /// The time since which the rollout's coordinator is gone.
-    orphaned: Option<Timestamp>,
     builds: BTreeMap<BuildId, Build>,
     steps: ReleaseSteps,
     artefacts: Artefacts,
@@ -147,13 +140,9 @@ impl Application {
             heard: None,
             serving: None,
             served: None,
-            accepted: None,
-            unrequested: None,
             attempt: None,
+            coordination: Coordination::default(),
             watched: None,
-            outdated: None,
-            returned: None,
-            orphaned: None,
             builds: BTreeMap::new(),
             steps: ReleaseSteps::default(),
             artefacts: Artefacts::default(),
@@ -273,8 +262,7 @@ impl Application {
             self.rollout = None;
             self.heard = None;
             self.serving = None;
-            self.accepted = None;
-            self.returned = None;
+            self.coordination.forget();
             self.attempt = None;
             self.builds.clear();
             self.steps.clear();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::application::Holder;
 use model::{ApplicationSpec, Release, Timestamp};
 
-use super::rollout::{REQUEST_WAIT_MAX, RESTORE_STEP};
+use super::coordination::{REQUEST_WAIT_MAX, RESTORE_STEP};
 use super::{Application, Effect};
 use crate::mutants;
 

@@ -5,7 +5,6 @@
 
 use model::{ReleaseId, Rollout, RolloutPhase, Timestamp};
 
-use super::rollout::REQUEST_WAIT_MAX;
 use super::{Application, Effect};
 
 impl Application {
@@ -28,7 +27,7 @@ impl Application {
     /// written again if it serves, unless it is this one that was destroyed: then its specification
     /// goes within a moment.
     pub(super) fn wait_for_word(&mut self, now: Timestamp) {
-        self.outdated = self.outdated.map(|_| now.after(REQUEST_WAIT_MAX));
+        self.coordination.wait(now);
     }
 
     /// Returns a rollout without another application's releases.
@@ -59,7 +58,7 @@ impl Application {
             self.serving = None;
             self.served = None;
             self.watched = None;
-            self.outdated = None;
+            self.coordination.is_current();
         }
         let foreign = &self.foreign;
         self.attempt = self.attempt.take().filter(|at| !foreign.contains_key(&at.target));

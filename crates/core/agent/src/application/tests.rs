@@ -302,7 +302,7 @@ fn a_request_that_was_overwritten_is_carried_out_all_the_same() {
     let second = World::release(2, 1);
     world.event(Event::Release(second.id.clone(), Some(second)));
     assert_eq!(world.rollout.serving, Some(release_id(1)));
-    world.pass(super::rollout::REQUEST_WAIT_MAX * 2);
+    world.pass(super::coordination::REQUEST_WAIT_MAX * 2);
     assert_eq!(world.rollout.serving, Some(release_id(2)));
 }
 
@@ -310,7 +310,7 @@ fn a_request_that_was_overwritten_is_carried_out_all_the_same() {
 fn a_release_of_an_application_that_is_being_destroyed_is_not_rolled_out_again() {
     let mut world = World::serving(1);
     world.event(Event::Rollout(None));
-    world.pass(super::rollout::REQUEST_WAIT_MAX * 2);
+    world.pass(super::coordination::REQUEST_WAIT_MAX * 2);
     assert!(world.phases().is_empty(), "{:?}", world.phases());
     world.event(Event::Spec(None));
     world.drain_all();

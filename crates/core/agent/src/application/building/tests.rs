@@ -7,7 +7,7 @@ use model::{Machine, ProcessType, Rollout};
 
 use super::*;
 use crate::application::Event;
-use crate::application::rollout::{REQUEST_WAIT_MAX, TAKE_OVER_AFTER};
+use crate::application::coordination::{REQUEST_WAIT_MAX, TAKE_OVER_AFTER};
 use crate::lease::{LEASE, LEASE_GRACE};
 use crate::placement::{Hold, UNHEARD_MAX};
 
