@@ -1,11 +1,11 @@
-//! Java by Maven: Vert.x on a class path in the project of Maven's own generator, and Spring Boot
-//! in one archive, both from Maven Central. `widening` has Pekko.
+//! Java by Maven: Vert.x on a class path in the project of Maven's own generator, from Maven Central.
+//! `widening` has Spring Boot and Pekko.
 
 use std::path::Path;
 
 use super::walled_node;
 use crate::node::Node;
-use crate::project::{edit, of_files, tool};
+use crate::project::{of_files, tool};
 use crate::tour::Tour;
 
 const QUICKSTART: &[&str] = &[
@@ -38,44 +38,6 @@ public class App {
 }
 "#;
 
-/// The project file as start.spring.io writes it.
-const SPRING: &str = "<project xmlns=\"http://maven.apache.org/POM/4.0.0\">
-  <modelVersion>4.0.0</modelVersion>
-  <parent>
-    <groupId>org.springframework.boot</groupId>
-    <artifactId>spring-boot-starter-parent</artifactId>
-    <version>3.5.16</version>
-    <relativePath/>
-  </parent>
-  <groupId>com.example</groupId>
-  <artifactId>demo</artifactId>
-  <version>0.0.1-SNAPSHOT</version>
-  <properties><java.version>17</java.version></properties>
-  <dependencies><dependency>
-    <groupId>org.springframework.boot</groupId>
-    <artifactId>spring-boot-starter-web</artifactId>
-  </dependency></dependencies>
-  <build><plugins><plugin>
-    <groupId>org.springframework.boot</groupId>
-    <artifactId>spring-boot-maven-plugin</artifactId>
-  </plugin></plugins></build>
-</project>
-";
-
-const DEMO: &str = r#"package com.example.demo;
-
-import org.springframework.boot.SpringApplication;
-import org.springframework.boot.autoconfigure.SpringBootApplication;
-import org.springframework.web.bind.annotation.*;
-
-@SpringBootApplication
-@RestController
-public class DemoApplication {
-    public static void main(String[] args) { SpringApplication.run(DemoApplication.class, args); }
-    @GetMapping("/") String hello() { return "Hello from Spring"; }
-}
-"#;
-
 /// Generates a project with the cache that the builds share, so that nothing is fetched twice.
 fn generate(node: &Node, project: &Path) {
     let repository = node.data().join("cache/xdg/maven/repository");
@@ -92,11 +54,11 @@ fn generate(node: &Node, project: &Path) {
 }
 
 #[test]
-fn vertx_is_toured_and_spring_boot_answers() {
+fn a_generated_project_with_vertx_is_toured() {
     let node = walled_node();
     let project = node.path("renamed-vertx");
     generate(&node, &project);
-    let vertx = Tour {
+    Tour {
         name: "vertx",
         project: &project,
         found: "Java app detected (pom.xml lists Vert.x)",
@@ -106,11 +68,4 @@ fn vertx_is_toured_and_spring_boot_answers() {
         scale: 1,
     }
     .run(&node);
-    let project = node.path("renamed-spring");
-    let demo = "src/main/java/com/example/demo/DemoApplication.java";
-    of_files(&project, &[("pom.xml", SPRING), (demo, DEMO)]);
-    node.push(&project, "spring").get("/").assert_ok("Hello from Spring");
-    edit(&project.join(demo), "@RestController", "@RestKontroller");
-    node.try_push(&project, "spring").refused().saying(&["DemoApplication.java", "RestKontroller"]);
-    vertx.get("/").assert_ok("Hello from Vert.x");
 }

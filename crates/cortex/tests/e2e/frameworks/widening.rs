@@ -4,3 +4,4 @@
 mod haskell;
 mod pekko;
 mod pyramid;
+mod spring_boot;
