@@ -102,8 +102,29 @@ pub struct Team {
     pub created_by: String,
     /// Its applications, each with the time when it was made.
     pub applications: BTreeMap<ApplicationName, Timestamp>,
+    #[serde(default, skip_serializing_if = "TeamLimits::is_empty")]
+    pub limits: TeamLimits,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// The most that the applications of a team may take together; `None` is without limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TeamLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applications: Option<u64>,
+    /// Instances that are asked for, ready or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<u64>,
+    /// Bytes of memory that those instances may grow to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+impl TeamLimits {
+    pub fn is_empty(&self) -> bool {
+        *self == TeamLimits::default()
+    }
 }
 
 /// A token of a user. Its text is known to whoever holds it alone.

@@ -4,6 +4,7 @@
 mod allowance;
 mod decide;
 mod isolation;
+mod quota;
 mod right;
 mod token;
 mod touch;
@@ -12,6 +13,7 @@ pub use allowance::Allowance;
 pub use decide::{AccessTarget, Decision, Principal, Refusal, decide, loses_last_owner};
 pub use decide::{is_within, teams_for_new};
 pub use isolation::{DefaultReason, default_isolation, is_below_owner};
+pub use quota::{INSTANCE_MEMORY_DEFAULT, LimitExceeded, Resource, TeamUse, check_limits};
 pub use right::{Reach, Right};
 pub use token::{
     LAST_USE_STEP, TOKEN_AGE_DEFAULT, TOKEN_AGE_MAX, TOKEN_KEPT, TOKEN_RANDOM_BYTES, TokenFault,

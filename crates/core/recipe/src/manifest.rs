@@ -21,6 +21,7 @@ use model::{ApplicationName, Isolation, ProcessType};
 use thiserror::Error;
 
 use crate::source::SourceTree;
+pub use cortex_toml::size;
 
 /// Our own file; `cortex.example.toml` is its reference.
 pub const CORTEX_TOML: &str = "cortex.toml";

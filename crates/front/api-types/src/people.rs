@@ -1,5 +1,6 @@
 //! What travels about people: users, teams, tokens and the audit.
 
+use model::people::TeamLimits;
 use serde::{Deserialize, Serialize};
 
 /// A role on the platform, or on the team or the application that is named.
@@ -76,12 +77,27 @@ pub struct TeamChange {
     pub add: Vec<String>,
     #[serde(default)]
     pub remove: Vec<String>,
+    /// All limits anew; those that are missing are no limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<TeamLimits>,
+}
+
+/// What the applications of a team ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TeamUsed {
+    pub applications: u64,
+    pub instances: u64,
+    pub memory_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TeamRow {
     pub name: String,
     pub applications: Vec<String>,
+    #[serde(default)]
+    pub used: TeamUsed,
+    #[serde(default)]
+    pub limits: TeamLimits,
     /// The users who have a role in it, as `ROLE NAME`.
     pub people: Vec<String>,
     pub created_at: String,

@@ -15,7 +15,7 @@ use store::{Submission, Submitted};
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, domains, parse, ports};
+use super::{Api, Shared, domains, parse, ports, team_limits};
 use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
@@ -69,6 +69,7 @@ pub async fn create(
         )
         .hint(format!("push to it with `cortex push -a {name}`, or choose another name")));
     }
+    team_limits::check_new(&api, &caller).await?;
     let mut app = records::begin(&api, &name).await?;
     app.spec.framework = asked.framework;
     app.spec.port = ports::allot(&api, &name, asked.port, &[]).await?;

@@ -36,6 +36,7 @@ mod run;
 mod socket;
 mod status;
 mod table;
+mod team_limits;
 mod teams;
 mod tokens;
 mod touch;

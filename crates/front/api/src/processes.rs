@@ -10,7 +10,7 @@ use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, parse};
+use super::{Api, Shared, parse, team_limits};
 use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
 
@@ -152,6 +152,7 @@ pub async fn scale(
     let asked: Scale = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
+    let before = team_limits::used_by(&app);
     for (word, count) in &asked {
         let process = known_process(&app, word)?;
         if *count > recipe_core::manifest::COUNT_MAX {
@@ -164,6 +165,7 @@ pub async fn scale(
         let spec = app.spec.processes.entry(process).or_insert_with(ProcessSpec::default);
         spec.count = *count;
     }
+    team_limits::check_scale(&api, before, &app).await?;
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     Ok(Json(scaled(&app)))
 }

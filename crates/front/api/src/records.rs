@@ -10,8 +10,8 @@ use model::node::NodeInfo;
 use model::record;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Isolation,
-    NodeId, Outcome, Prefix, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Timestamp,
-    TypedKey,
+    NodeId, Outcome, Prefix, ProcessType, Recipe, Release, ReleaseId, Rollout, RolloutPhase,
+    Timestamp, TypedKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -308,11 +308,15 @@ impl ApplicationRecords {
     }
 
     pub fn wanted(&self, release: &Release) -> BTreeMap<ProcessType, u32> {
+        self.wanted_of(&release.recipe)
+    }
+
+    pub fn wanted_of(&self, recipe: &Recipe) -> BTreeMap<ProcessType, u32> {
         let count = |(process, recipe): (&ProcessType, &model::release::ProcessRecipe)| {
             let chosen = self.spec.processes.get(process).map(|spec| spec.count);
             (process.clone(), chosen.unwrap_or(recipe.default_count))
         };
-        release.recipe.processes.iter().map(count).collect()
+        recipe.processes.iter().map(count).collect()
     }
 
     /// Counts the slots with a ready process of this release.

@@ -10,7 +10,7 @@ use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Shared, isolation, parse, ports};
+use super::{Shared, isolation, parse, ports, team_limits};
 use api_types::{Released, Rollback};
 
 pub async fn rollback(
@@ -35,13 +35,17 @@ pub async fn rollback(
     isolation::check(&api, &caller, old.recipe.isolation).await?;
     let note = format!("rollback to {}", app.label(&old.id));
     let author = caller.name();
-    let draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
+    let mut draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
+    let planned = (&draft.recipe, &mut draft.settings);
+    let limited = team_limits::check_release(&api, &caller, &app, false, planned).await?;
     let http = app.spec.port_with(Some(&draft.settings));
     ports::check_http(&api, &app, http).await?;
     ports::check_services(&api, &app, &draft.recipe.ports, http).await?;
     records::write(store, TypedKey::Config(app.name.clone()), &config).await?;
     let release = releases::make(&api, &mut app, draft).await?;
-    Ok((StatusCode::CREATED, Json(releases::released(&api, &app, &release))))
+    let mut answer = releases::released(&api, &app, &release);
+    answer.notes.extend(limited);
+    Ok((StatusCode::CREATED, Json(answer)))
 }
 
 /// Returns the release that served before the serving one. While a newer release is on its way it

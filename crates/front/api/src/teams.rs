@@ -7,14 +7,14 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use model::key::teams_prefix;
-use model::people::{Scope, Team};
+use model::people::{Scope, Team, TeamLimits};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, TeamName, Timestamp, TypedKey};
 use store::SharedStore;
 
 use super::caller::Caller;
 use super::problem::Problem;
-use super::{Api, Shared, parse, records, users};
+use super::{Api, Shared, parse, records, team_limits, users};
 use api_types::people::{AddTeam, TeamChange, TeamRow};
 
 /// The most teams, all of which are read for a request with a token.
@@ -90,9 +90,16 @@ async fn row(api: &Api, name: &TeamName, team: &Team) -> Result<TeamRow, Problem
         let held = record.grants.iter().filter(|grant| grant.on == on);
         people.extend(held.map(|grant| format!("{} {user}", grant.role)));
     }
+    let used = team_limits::used_by_team(api, team).await?;
     Ok(TeamRow {
         name: name.to_string(),
         applications,
+        used: api_types::people::TeamUsed {
+            applications: used.applications,
+            instances: used.instances,
+            memory_bytes: used.memory_bytes,
+        },
+        limits: team.limits,
         people,
         created_at: records::rfc3339(team.created_at),
         created_by: team.created_by.clone(),
@@ -129,13 +136,14 @@ pub async fn add(
         created_at: api.now(),
         created_by: caller.name(),
         applications: BTreeMap::new(),
+        limits: TeamLimits::default(),
         unknown: Unknown::new(),
     };
     records::write(&*api.store, TypedKey::Team(name.clone()), &team).await?;
     Ok((StatusCode::CREATED, Json(row(&api, &name, &team).await?)))
 }
 
-/// Gives a team applications and takes others away, all or none of them.
+/// Gives a team applications, takes others away, and sets its limits: all of it or nothing.
 pub async fn change(
     State(api): State<Shared>,
     Path(name): Path<String>,
@@ -154,7 +162,11 @@ pub async fn change(
     }
     for application in &asked.add {
         let app = records::require(&*api.store, application).await?;
+        team_limits::check_given(&api, &name, &team, &app).await?;
         insert(&name, &mut team, app.name, app.spec.created_at)?;
+    }
+    if let Some(limits) = asked.limits {
+        team.limits = limits;
     }
     records::write(&*api.store, TypedKey::Team(name.clone()), &team).await?;
     Ok(Json(row(&api, &name, &team).await?))

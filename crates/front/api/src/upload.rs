@@ -24,7 +24,7 @@ use super::caller::Caller;
 use super::problem::{Problem, storage};
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Api, Shared, archive, domains, isolation, ports};
+use super::{Api, Shared, archive, domains, isolation, ports, team_limits};
 use api_types::Released;
 use store::{StoreError, ValueFile, ValueWriter};
 
@@ -202,6 +202,8 @@ async fn release(
         plan.recipe.isolation = isolation::of_platform(api).await?.0;
     }
     isolation::check(api, &caller, plan.recipe.isolation).await?;
+    let planned = (&plan.recipe, &mut plan.settings);
+    let limited = team_limits::check_release(api, &caller, &app, created, planned).await?;
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
@@ -236,6 +238,7 @@ async fn release(
     let mut answer = Released { created, ..releases::released(api, &app, &release) };
     answer.notes.extend(build.note);
     answer.notes.extend(notes);
+    answer.notes.extend(limited);
     Ok((StatusCode::CREATED, Json(answer)))
 }
 

@@ -1,10 +1,14 @@
-//! `cortex teams`, `teams add|remove|give|take`: which applications are whose.
+//! `cortex teams`, `teams add|remove|give|take|limit`: which applications are whose, and what those
+//! of a team may take together.
 
 use clap::{Args, Subcommand};
+
+use model::people::TeamLimits;
 
 use super::{Json, Session, output};
 use api_types::people::{AddTeam, TeamChange, TeamRow};
 use client::encode;
+use recipe_core::manifest::size;
 
 #[derive(Debug, Args)]
 pub struct Teams {
@@ -37,6 +41,41 @@ enum Action {
         #[arg(required = true, value_name = "APP")]
         applications: Vec<String>,
     },
+    /// Limit what a team's applications may take together, or show it
+    Limit {
+        team: String,
+        /// The most applications, or `none`
+        #[arg(long, value_name = "N", value_parser = count)]
+        applications: Option<Limit>,
+        /// The most instances of all of them, or `none`
+        #[arg(long, value_name = "N", value_parser = count)]
+        instances: Option<Limit>,
+        /// The memory that all instances may grow to, such as 4GB, or `none`
+        #[arg(long, value_name = "SIZE", value_parser = memory)]
+        memory: Option<Limit>,
+    },
+}
+
+/// A limit as it is asked for: none, or so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit(Option<u64>);
+
+const NO_LIMIT: &str = "none";
+
+fn count(text: &str) -> Result<Limit, String> {
+    let number = text.parse().map(|number| Limit(Some(number)));
+    match text == NO_LIMIT {
+        true => Ok(Limit(None)),
+        false => number.map_err(|_| "write a number, or 'none'".into()),
+    }
+}
+
+fn memory(text: &str) -> Result<Limit, String> {
+    match (text == NO_LIMIT, size(text)) {
+        (true, _) => Ok(Limit(None)),
+        (false, Some(bytes)) if bytes > 0 => Ok(Limit(Some(bytes))),
+        _ => Err("write a size such as 512MB or 4GB, or 'none'".into()),
+    }
 }
 
 impl Teams {
@@ -66,6 +105,24 @@ impl Teams {
                 let change = TeamChange { remove, ..TeamChange::default() };
                 (what, session.client.post(&path(&team), &change).await)
             }
+            Some(Action::Limit { team, applications, instances, memory }) => {
+                let rows: Vec<TeamRow> = session.client.get("/v1/teams").await?;
+                let before = rows.iter().find(|row| row.name == team).map(|row| row.limits);
+                let limits = TeamLimits {
+                    applications: chosen(applications, before, |limits| limits.applications),
+                    instances: chosen(instances, before, |limits| limits.instances),
+                    memory_bytes: chosen(memory, before, |limits| limits.memory_bytes),
+                };
+                let change = TeamChange { limits: Some(limits), ..TeamChange::default() };
+                if before == Some(limits) {
+                    output::say(&taken(rows.iter().find(|row| row.name == team)));
+                    return Ok(());
+                }
+                output::begin(&format!("Limiting team {team}"));
+                let row = output::finish(session.client.post(&path(&team), &change).await)?;
+                output::say(&taken(Some(&row)));
+                return Ok(());
+            }
         };
         output::begin(&what);
         let row = output::finish(asked)?;
@@ -77,9 +134,35 @@ impl Teams {
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     let rows: Vec<TeamRow> = session.client.get("/v1/teams").await?;
     let none = "There are no teams. `cortex teams add NAME` adds one.";
-    output::list(json, &rows, none, &["TEAM", "APPLICATIONS", "PEOPLE"], |row| {
-        vec![row.name.clone(), applications(row), row.people.join(", ")]
+    output::list(json, &rows, none, &["TEAM", "APPLICATIONS", "PEOPLE", "IN USE"], |row| {
+        vec![row.name.clone(), applications(row), row.people.join(", "), taken(Some(row))]
     })
+}
+
+/// Returns the limit that is asked for, else the one that is there.
+fn chosen(
+    asked: Option<Limit>,
+    before: Option<TeamLimits>,
+    field: impl Fn(TeamLimits) -> Option<u64>,
+) -> Option<u64> {
+    asked.map_or_else(|| before.and_then(field), |Limit(limit)| limit)
+}
+
+/// Returns what a team's applications take, and of how much.
+fn taken(row: Option<&TeamRow>) -> String {
+    let Some(TeamRow { used, limits, .. }) = row else { return String::new() };
+    let of = |used: u64, most: Option<u64>, said: &dyn Fn(u64) -> String| match most {
+        Some(most) => format!("{} of {}", said(used), said(most)),
+        None => said(used),
+    };
+    let number = |amount: u64| amount.to_string();
+    let memory = |amount: u64| format!("{} MB", amount.div_ceil(1 << 20));
+    format!(
+        "{} applications, {} instances, {} of memory",
+        of(used.applications, limits.applications, &number),
+        of(used.instances, limits.instances, &number),
+        of(used.memory_bytes, limits.memory_bytes, &memory)
+    )
 }
 
 fn applications(row: &TeamRow) -> String {

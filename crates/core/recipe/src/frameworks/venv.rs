@@ -67,10 +67,8 @@ pub fn installs_project(tree: &SourceTree) -> bool {
 /// it.
 pub fn install(tree: &SourceTree, extra: &[&str]) -> Result<Prepared, RecipeError> {
     let source = PackageSource::of(tree);
-    let mut build = vec![Step {
-        name: "Making a virtual environment".into(),
-        command: MAKE.into(),
-    }];
+    let mut build =
+        vec![Step { name: "Making a virtual environment".into(), command: MAKE.into() }];
     let mut environment = super::python::environment();
     let mut notes = Vec::new();
     if let Some(source) = &source {

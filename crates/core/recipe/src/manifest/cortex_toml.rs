@@ -402,8 +402,8 @@ fn memory(key: &str, text: Option<String>) -> Result<Option<u64>, String> {
     }
 }
 
-/// Returns the size in bytes.
-fn size(text: &str) -> Option<u64> {
+/// Returns the bytes of a size that a person wrote, such as `512MB`.
+pub fn size(text: &str) -> Option<u64> {
     let (number, unit) = split_unit(text);
     let factor = match unit.to_ascii_lowercase().as_str() {
         "k" | "kb" | "kib" => 1 << 10,

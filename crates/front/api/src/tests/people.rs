@@ -206,6 +206,65 @@ async fn a_team_has_what_its_people_make() {
 }
 
 #[tokio::test]
+async fn what_would_be_more_than_a_team_may_is_refused_and_changes_nothing() {
+    let api = Fixture::start().await;
+    api.build_walls().await;
+    let _: TeamRow = api.client.post("/v1/teams", &json!({ "name": "red" })).await.unwrap();
+    let limits = json!({ "applications": 2, "instances": 3, "memory_bytes": 1_610_612_736_u64 });
+    let red: TeamRow =
+        api.client.post("/v1/teams/red", &json!({ "limits": limits })).await.unwrap();
+    assert_eq!(red.limits.instances, Some(3));
+    api.user("ana", json!({ "role": "developer", "team": "red" })).await.unwrap();
+    let ana = api.with_token(json!({ "name": "ci", "user": "ana" })).await;
+    push(&ana, "blog").await.unwrap();
+    let scale = async |app: &str, web: u32| {
+        ana.post::<_, Value>(&format!("/v1/apps/{app}/scale"), &json!({ "web": web })).await
+    };
+    scale("blog", 3).await.unwrap();
+    let refused = scale("blog", 4).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("4 instances in all; 3 instances are in use, and 3 instances"),
+        "{refused}"
+    );
+    assert_eq!(code(push(&ana, "wiki").await), "team_limit");
+    assert_eq!(api.names_seen_by(&ana).await, ["blog"], "nothing is left of it");
+    scale("blog", 2).await.unwrap();
+    push(&ana, "wiki").await.unwrap();
+    assert_eq!(
+        code(ana.post::<_, Value>("/v1/apps", &json!({ "name": "more" })).await),
+        "team_limit"
+    );
+    // A limit that was lowered lets what runs run on, and be released anew.
+    let lower = json!({ "limits": { "applications": 1, "instances": 1 } });
+    let red: TeamRow = api.client.post("/v1/teams/red", &lower).await.unwrap();
+    assert_eq!((red.used.applications, red.used.instances), (2, 3));
+    push(&ana, "blog").await.unwrap();
+    assert_eq!(code(scale("wiki", 2).await), "team_limit");
+    // An application of somebody else counts once it is given.
+    api.deploy("shop", "one").await;
+    let given = api.client.post::<_, TeamRow>("/v1/teams/red", &json!({ "add": ["shop"] })).await;
+    assert_eq!(code(given), "team_limit");
+}
+
+#[tokio::test]
+async fn an_instance_of_a_team_with_limited_memory_is_limited() {
+    let api = Fixture::start().await;
+    api.build_walls().await;
+    let _: TeamRow = api.client.post("/v1/teams", &json!({ "name": "red" })).await.unwrap();
+    let limits = json!({ "limits": { "memory_bytes": 1 << 30 } });
+    let _: TeamRow = api.client.post("/v1/teams/red", &limits).await.unwrap();
+    api.user("ana", json!({ "role": "developer", "team": "red" })).await.unwrap();
+    let ana = api.with_token(json!({ "name": "ci", "user": "ana" })).await;
+    let released = push(&ana, "blog").await.unwrap();
+    let notes = released.notes.join("; ");
+    assert!(notes.contains("an instance may take 512 MB"), "{notes}");
+    let app = records::require(&*api.store, "blog").await.unwrap();
+    assert_eq!(app.releases[0].settings.limits.memory_bytes, Some(512 << 20));
+    let scaled = ana.post::<_, Value>("/v1/apps/blog/scale", &json!({ "web": 3 })).await;
+    assert!(scaled.unwrap_err().to_string().contains("1536 MB of memory in all"));
+}
+
+#[tokio::test]
 async fn releases_and_the_audit_say_by_whom() {
     let api = Fixture::start().await;
     api.build_walls().await;

@@ -88,6 +88,7 @@ async fn make_applications(api: &Fixture) {
         created_at: MADE,
         created_by: "test".into(),
         applications: [("blog".parse().unwrap(), MADE)].into(),
+        limits: Default::default(),
         unknown: Unknown::new(),
     };
     records::write(&*api.store, TypedKey::Team("red".parse().unwrap()), &team).await.unwrap();
