@@ -61,14 +61,20 @@ impl Resource {
         }
     }
 
-    /// Says an amount of it for people.
-    fn said(self, amount: u64) -> String {
+    fn amount(self, amount: u64) -> String {
+        match self {
+            Resource::Applications | Resource::Instances => amount.to_string(),
+            Resource::Memory => format!("{} MB", amount.div_ceil(1024 * 1024)),
+        }
+    }
+
+    fn words(self, amount: u64) -> &'static str {
         match (self, amount) {
-            (Resource::Applications, 1) => "1 application".into(),
-            (Resource::Applications, _) => format!("{amount} applications"),
-            (Resource::Instances, 1) => "1 instance".into(),
-            (Resource::Instances, _) => format!("{amount} instances"),
-            (Resource::Memory, _) => format!("{} MB of memory", amount.div_ceil(1024 * 1024)),
+            (Resource::Applications, 1) => "application",
+            (Resource::Applications, _) => "applications",
+            (Resource::Instances, 1) => "instance",
+            (Resource::Instances, _) => "instances",
+            (Resource::Memory, _) => "of memory",
         }
     }
 }
@@ -85,9 +91,10 @@ pub struct LimitExceeded {
 
 impl fmt::Display for LimitExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = |amount| self.resource.said(amount);
-        let (wanted, used, allowed) = (said(self.wanted), said(self.used), said(self.allowed));
-        write!(f, "{wanted} in all; {used} are in use, and {allowed} allowed")
+        let LimitExceeded { resource, used, wanted, allowed } = *self;
+        let [all, used, allowed] = [wanted, used, allowed].map(|amount| resource.amount(amount));
+        let what = resource.words(wanted);
+        write!(f, "{all} {what} in all (in use: {used}, allowed: {allowed})")
     }
 }
 
@@ -121,10 +128,7 @@ mod tests {
         let used = |instances| TeamUse::of_application(instances, Some(MB));
         assert_eq!(check_limits(&limits, used(1), used(3)), Ok(()));
         let exceeded = check_limits(&limits, used(1), used(4)).unwrap_err();
-        assert_eq!(
-            exceeded.to_string(),
-            "4 instances in all; 1 instance are in use, and 3 instances allowed"
-        );
+        assert_eq!(exceeded.to_string(), "4 instances in all (in use: 1, allowed: 3)");
     }
 
     #[test]

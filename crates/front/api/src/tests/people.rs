@@ -222,10 +222,7 @@ async fn what_would_be_more_than_a_team_may_is_refused_and_changes_nothing() {
     };
     scale("blog", 3).await.unwrap();
     let refused = scale("blog", 4).await.unwrap_err().to_string();
-    assert!(
-        refused.contains("4 instances in all; 3 instances are in use, and 3 instances"),
-        "{refused}"
-    );
+    assert!(refused.contains("4 instances in all (in use: 3, allowed: 3)"), "{refused}");
     assert_eq!(code(push(&ana, "wiki").await), "team_limit");
     assert_eq!(api.names_seen_by(&ana).await, ["blog"], "nothing is left of it");
     scale("blog", 2).await.unwrap();
