@@ -6,6 +6,7 @@ pub mod access;
 pub mod application;
 pub mod audit;
 pub mod build;
+pub mod certificate;
 pub mod cron;
 pub mod hash;
 pub mod hex;
@@ -30,6 +31,7 @@ pub mod value;
 
 pub use application::{ApplicationSpec, ProcessSpec};
 pub use build::BuildId;
+pub use certificate::{Certificate, CertificateName, DomainName};
 pub use id::{
     ApplicationName, Generation, InstanceId, NodeId, ProcessType, ReleaseId, Slot, TeamName,
     TokenName, UserName,
