@@ -231,6 +231,14 @@ pub enum TypedKey {
     AcmeAccount,
     /// The certificate that such an authority is shown when it asks whose a name is.
     AcmeChallenge(CertificateName),
+    /// The authority that a person agreed to use.
+    AcmeSettings,
+    /// The reason why there is no account there yet.
+    AcmeRegistration,
+    /// The order for a certificate of this name.
+    AcmeOrder(CertificateName),
+    /// The addresses at which strangers reach this node.
+    PublicAddresses(NodeId),
     Board(BoardKey),
 }
 
@@ -314,6 +322,10 @@ impl TypedKey {
             TypedKey::Certificate(name) => format!("cert::{}", name.token()),
             TypedKey::AcmeAccount => "acme::account".into(),
             TypedKey::AcmeChallenge(name) => format!("acme::challenge::{}", name.token()),
+            TypedKey::AcmeSettings => "acme::settings".into(),
+            TypedKey::AcmeRegistration => "acme::registration".into(),
+            TypedKey::AcmeOrder(name) => format!("acme::order::{}", name.token()),
+            TypedKey::PublicAddresses(node) => format!("node::{node}::public"),
             TypedKey::Board(board) => {
                 let (word, id, last) = match board {
                     BoardKey::Drained(id, generation) => ("drained", id, generation.to_string()),
@@ -400,6 +412,10 @@ impl TypedKey {
             ["cert", name] => TypedKey::Certificate(name.parse().ok()?),
             ["acme", "account"] => TypedKey::AcmeAccount,
             ["acme", "challenge", name] => TypedKey::AcmeChallenge(name.parse().ok()?),
+            ["acme", "settings"] => TypedKey::AcmeSettings,
+            ["acme", "registration"] => TypedKey::AcmeRegistration,
+            ["acme", "order", name] => TypedKey::AcmeOrder(name.parse().ok()?),
+            ["node", node, "public"] => TypedKey::PublicAddresses(node.parse().ok()?),
             ["local", "unkept", app, process, slot, node] => {
                 let node = node.parse().ok()?;
                 TypedKey::Board(BoardKey::Unkept(instance(app, process, slot)?, node))
@@ -459,7 +475,11 @@ impl TypedKey {
             | TypedKey::AuditOutcome(..)
             | TypedKey::Certificate(_)
             | TypedKey::AcmeAccount
-            | TypedKey::AcmeChallenge(_) => None,
+            | TypedKey::AcmeChallenge(_)
+            | TypedKey::AcmeSettings
+            | TypedKey::AcmeRegistration
+            | TypedKey::AcmeOrder(_)
+            | TypedKey::PublicAddresses(_) => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Data only: nothing here decides and nothing here does I/O.
 
 pub mod access;
+pub mod acme;
 pub mod application;
 pub mod audit;
 pub mod build;
