@@ -31,6 +31,9 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 /// How long after a claim its node looks whether another one claimed the name, too: writes reach
 /// nodes that are connected in well under a second.
 pub const SETTLE: Duration = Duration::from_secs(3);
+/// How long nothing is claimed after a start, and after a node is back: it has to hear first what
+/// the others did meanwhile.
+const QUIET: Duration = Duration::from_secs(4);
 /// How long the others wait for a node whose turn it is and that does nothing.
 const TURN: Duration = Duration::from_secs(600);
 /// Orders that one node works at. Each is a few small requests.
@@ -209,6 +212,8 @@ pub struct Orderer {
     agenda: BTreeSet<(Timestamp, CertificateName)>,
     serial: u64,
     runs: usize,
+    /// The time before which nothing is claimed; `None` before the first event.
+    quiet_until: Option<Timestamp>,
 }
 
 impl Orderer {
@@ -221,6 +226,7 @@ impl Orderer {
             agenda: BTreeSet::new(),
             serial: 0,
             runs: 0,
+            quiet_until: None,
         }
     }
 
@@ -305,6 +311,9 @@ impl Orderer {
     }
 
     fn set_alive(&mut self, now: Timestamp, alive: BTreeSet<NodeId>, effects: &mut Vec<Effect>) {
+        if alive.iter().any(|node| !self.alive.contains(node)) {
+            self.quiet_until = Some(now.after(QUIET));
+        }
         self.alive = alive;
         for entry in self.entries.values_mut() {
             let of = entry.record.as_ref().filter(|record| record.active).map(|r| &r.node);
@@ -381,6 +390,7 @@ impl Machine for Orderer {
     type Effect = Effect;
 
     fn handle(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+        self.quiet_until.get_or_insert(now.after(QUIET));
         match event {
             Event::Wanted(wanted) => self.set_wanted(now, &wanted, effects),
             Event::Alive(alive) => self.set_alive(now, alive, effects),

@@ -91,7 +91,7 @@ impl Orderer {
         self.wake(name, wake.map(|at| at.max(Timestamp(now.0 + 1))));
     }
 
-    fn is_due(&self, now: Timestamp, entry: &Entry) -> bool {
+    pub(super) fn is_due(&self, now: Timestamp, entry: &Entry) -> bool {
         let window = entry.record.as_ref().and_then(|record| record.renewal.as_ref());
         entry.certificate.as_ref().is_none_or(|facts| facts.due(window) <= now)
     }
@@ -107,6 +107,9 @@ impl Orderer {
         };
         if !self.is_due(now, entry) {
             return self.decide_renewal(now, name, entry, means.renewal_info);
+        }
+        if let Some(quiet) = self.quiet_until.filter(|at| *at > now) {
+            return Decision::Nothing(Some(quiet));
         }
         let record = entry.record.as_ref();
         if let Some(wait) = self.claimed_until(entry).filter(|at| *at > now) {

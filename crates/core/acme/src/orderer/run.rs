@@ -205,6 +205,8 @@ impl Orderer {
                 self.abandon(name, effects);
                 self.look(now, name, effects);
             }
+            // A certificate came while it settled.
+            Some(_) if !self.is_due(now, entry) => self.release(name, effects),
             // What was written comes back as an event.
             Some(record) if record.claimed_at == run.record.claimed_at => {
                 self.go_on(name, effects);
@@ -215,6 +217,15 @@ impl Orderer {
                 self.wake(name, Some(at));
             }
         }
+    }
+
+    /// Takes back a claim for which no order was made.
+    fn release(&mut self, name: &CertificateName, effects: &mut Vec<Effect>) {
+        let run = self.entry(name).run.as_mut().expect("it is under way");
+        let record = &mut run.record;
+        (record.active, record.url, record.key) = (false, None, None);
+        record.orders.retain(|at| *at != record.claimed_at);
+        self.save(name, Step::Ending, effects);
     }
 
     fn go_on(&mut self, name: &CertificateName, effects: &mut Vec<Effect>) {
