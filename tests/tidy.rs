@@ -19,6 +19,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("model", 0),
     ("os", 1),
     ("access-core", 1),
+    ("certificate-core", 1),
     ("store-core", 1),
     ("agent-core", 1),
     ("recipe-core", 1),
@@ -49,7 +50,8 @@ const LEVELS: &[(&str, u32)] = &[
     ("sim", 8),
 ];
 /// The crates that decide, which do no I/O.
-const PURE: [&str; 7] = ["model", "access", "store", "agent", "recipe", "router", "checker"];
+const PURE: [&str; 8] =
+    ["model", "access", "certificate", "store", "agent", "recipe", "router", "checker"];
 
 /// What a crate promises not to know, beside crates above it: the runtime, any I/O, or another
 /// part. A crate's own `clippy.toml` has what else it forbids.

@@ -103,7 +103,10 @@ pub struct NodeConfig {
 #[derive(Clone, Debug)]
 pub struct HttpsOptions {
     pub address: SocketAddr,
+    /// Those of files, which count before those that the cluster's records hold.
     pub certificates: Vec<CertificateFiles>,
+    /// The port at which clients find it, where something in front passes another one on.
+    pub port: Option<u16>,
 }
 
 /// The reason why a node's run is over.
@@ -381,7 +384,7 @@ impl Node {
         let secure = config.https.as_ref().filter(|_| is_public).map(|https| {
             // A certificate that cannot be loaded must not stop what runs here.
             let tls = Tls::load_good(https.certificates.clone())?;
-            anyhow::Ok(Secure { address: https.address, tls })
+            anyhow::Ok(Secure { address: https.address, tls, port: https.port })
         });
         let router = Arc::new(router::start(
             &RouterConfig {

@@ -7,6 +7,7 @@ use model::{Key, Prefix, TypedKey};
 use router_core::book::Book;
 use tokio::sync::mpsc;
 
+use router::CertificateBook;
 use router::records::{RecordChange, Records};
 use store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
 
@@ -70,7 +71,7 @@ impl Records for StoredRecords {
 /// Returns the record's bytes, or no bytes for a key that the router does not want. A release with
 /// a long recipe is a file. A record that cannot be read changes nothing, and is reported.
 fn record(key: &Key, value: &Value) -> Option<Bytes> {
-    if !Book::wants(key) {
+    if !Book::wants(key) && !CertificateBook::wants(key) {
         return Some(Bytes::new());
     }
     let record = value.read(RECORD_BYTES_MAX);

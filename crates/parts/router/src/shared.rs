@@ -14,6 +14,7 @@ use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::certificates::Certificates;
 use super::command::Command;
 use super::endpoint::Endpoint;
 use super::far::peer::FarPeer;
@@ -41,6 +42,15 @@ pub type Suspicion = (Arc<Endpoint>, &'static str);
 pub struct Secure {
     pub address: SocketAddr,
     pub tls: Tls,
+    /// The port at which clients find it, where that is not the port of the address.
+    pub port: Option<u16>,
+}
+
+impl Secure {
+    /// Returns the port that stands in the addresses of the redirect.
+    pub fn public_port(&self) -> u16 {
+        self.port.unwrap_or_else(|| self.address.port())
+    }
 }
 
 /// The state that all threads and the control task share.
@@ -61,6 +71,8 @@ pub struct Shared {
     /// on.
     pub forwarded: ForwardedFields,
     pub table: ArcSwap<Table>,
+    /// What the cluster's records hold of certificates and challenges.
+    pub certificates: ArcSwap<Certificates>,
     /// The application that gets every request, whatever its Host; only set without a node.
     pub only: Option<ArcSwapOption<RoutedApplication>>,
     pub files: Arc<Files>,

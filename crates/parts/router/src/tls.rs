@@ -3,12 +3,10 @@
 //! and `cortex proxy` take connections with it.
 
 pub mod accept;
-mod facts;
 mod files;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -17,10 +15,17 @@ use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
+use certificate_core::shelf::Shelf;
+use model::Timestamp;
+use tokio::sync::Notify;
+
 pub use self::files::CertificateFiles;
 use self::files::FileStates;
+use crate::certificates::{Certificates, ServedCertificate};
 
 pub const ALPN_HTTP_2: &[u8] = b"h2";
+/// The protocol by which an authority asks whose a name is (RFC 8737).
+pub const ALPN_ACME: &[u8] = b"acme-tls/1";
 pub const ALPN_HTTP_1: &[u8] = b"http/1.1";
 /// The time between two looks: a renewed certificate is used this soon after it was written.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -33,39 +38,34 @@ pub struct Tls {
     files: Arc<[CertificateFiles]>,
 }
 
-/// The certificates by the names in them.
+/// The certificates by the names that clients ask for: those of files first, then those that the
+/// cluster's records hold.
 #[derive(Debug)]
 struct Named {
-    current: ArcSwap<Certificates>,
-}
-
-/// The content of one pair of files.
-#[derive(Clone, Debug)]
-struct Pair {
-    key: Arc<CertifiedKey>,
-    names: Vec<String>,
+    files: ArcSwap<FileCertificates>,
+    stored: ArcSwap<Certificates>,
 }
 
 #[derive(Debug)]
-struct Certificates {
+struct FileCertificates {
     /// The pairs in the order of the files; `None` for those that were never any good.
-    pairs: Vec<Option<Pair>>,
-    /// The keys by name in lower case; `*.` in front stands for one label.
-    by_name: BTreeMap<String, Arc<CertifiedKey>>,
-    /// The key for clients that ask for no name, or for one that no certificate has. Without any,
-    /// no handshake succeeds.
-    first: Option<Arc<CertifiedKey>>,
+    pairs: Vec<Option<Arc<ServedCertificate>>>,
+    by_name: Shelf<Arc<ServedCertificate>>,
+    /// The certificate for clients that ask for no name, or for one that no certificate has.
+    /// Without any, no handshake succeeds.
+    first: Option<Arc<ServedCertificate>>,
 }
 
 impl Tls {
     /// Reads all files. The first certificate also answers clients that ask for no known name.
     pub fn load(files: Vec<CertificateFiles>) -> anyhow::Result<Tls> {
-        let pairs: anyhow::Result<Vec<Pair>> = read(&files).into_iter().collect();
+        anyhow::ensure!(!files.is_empty(), "TLS needs at least one certificate and its key");
+        let pairs: anyhow::Result<Vec<_>> = read(&files).into_iter().collect();
         Tls::of(files, pairs?.into_iter().map(Some).collect())
     }
 
     /// Reads them like `load`, but leaves out those that are no good; they are used as soon as
-    /// their files are good.
+    /// their files are good. There need not be any, where records have some.
     pub fn load_good(files: Vec<CertificateFiles>) -> anyhow::Result<Tls> {
         let mut pairs = Vec::new();
         for result in read(&files) {
@@ -78,15 +78,18 @@ impl Tls {
         Tls::of(files, pairs)
     }
 
-    fn of(files: Vec<CertificateFiles>, pairs: Vec<Option<Pair>>) -> anyhow::Result<Tls> {
-        anyhow::ensure!(!files.is_empty(), "TLS needs at least one certificate and its key");
-        let current = ArcSwap::from_pointee(Certificates::new(pairs));
-        let named = Arc::new(Named { current });
+    fn of(
+        files: Vec<CertificateFiles>,
+        pairs: Vec<Option<Arc<ServedCertificate>>>,
+    ) -> anyhow::Result<Tls> {
+        let of_files = ArcSwap::from_pointee(FileCertificates::new(pairs));
+        let named = Arc::new(Named { files: of_files, stored: ArcSwap::default() });
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(named.clone());
-        config.alpn_protocols = vec![ALPN_HTTP_2.to_vec(), ALPN_HTTP_1.to_vec()];
+        config.alpn_protocols =
+            vec![ALPN_HTTP_2.to_vec(), ALPN_HTTP_1.to_vec(), ALPN_ACME.to_vec()];
         // A client that comes again saves a signature, whichever thread takes it.
         config.ticketer = Ticketer::new().context("keys for session tickets")?;
         Ok(Tls { config: Arc::new(config), named, files: files.into() })
@@ -104,17 +107,42 @@ impl Tls {
         self.config.clone()
     }
 
-    /// Reads files that change again, for as long as somebody uses this. Files that are no good are
-    /// reported once, and what was read before stays in use.
-    pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
-        follow(Arc::downgrade(&self.named), self.files.clone())
+    /// Reads files that change again, for as long as somebody uses this, and tells `changed`. Files
+    /// that are no good are reported once, and what was read before stays in use.
+    pub fn follow(&self, changed: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
+        follow(Arc::downgrade(&self.named), self.files.clone(), changed)
+    }
+
+    /// Gives clients that come from now on what the cluster's records hold.
+    pub fn serve_stored(&self, certificates: Arc<Certificates>) {
+        self.named.stored.store(certificates);
+    }
+
+    /// Returns the certificate that a client gets which asks for this name.
+    pub fn certificate(&self, name: Option<&str>) -> Option<Arc<ServedCertificate>> {
+        self.named.find(name, now())
+    }
+
+    /// Returns whether a client that asks for this host gets a certificate that is good for it.
+    pub fn covers(&self, host: &str, now: Timestamp) -> bool {
+        let found = self.named.find(Some(host), now);
+        found.is_some_and(|found| found.is_valid(now) && found.covers(host))
     }
 }
 
-async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
+/// Returns the time by this machine's clock, which decides whether a certificate is good.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>, changed: Arc<Notify>) {
+    if files.is_empty() {
+        return;
+    }
     let mut reported = String::new();
     // Pairs that were left out may only have to wait for their time.
-    let is_whole = named.upgrade().is_some_and(|named| named.current.load().is_whole());
+    let is_whole = named.upgrade().is_some_and(|named| named.files.load().is_whole());
     let mut seen = is_whole.then(|| FileStates::of(&files));
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
@@ -129,10 +157,11 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
         let Some((read, now)) = looked else { continue };
         let errors: Vec<String> =
             read.iter().filter_map(|read| Some(format!("{:#}", read.as_ref().err()?))).collect();
-        let before = named.current.load_full();
+        let before = named.files.load_full();
         let pairs = read.into_iter().zip(&before.pairs);
         let pairs = pairs.map(|(read, before)| read.ok().or_else(|| before.clone())).collect();
-        named.current.store(Arc::new(Certificates::new(pairs)));
+        named.files.store(Arc::new(FileCertificates::new(pairs)));
+        changed.notify_one();
         // A key may be written after its certificate, so the files are looked at again.
         seen = errors.is_empty().then_some(now);
         let error = errors.join("; ");
@@ -146,42 +175,48 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
 }
 
 /// Reads each pair by itself.
-fn read(files: &[CertificateFiles]) -> Vec<anyhow::Result<Pair>> {
-    let pair = |one: &CertificateFiles| one.read().map(|(key, names)| Pair { key, names });
-    files.iter().map(pair).collect()
+fn read(files: &[CertificateFiles]) -> Vec<anyhow::Result<Arc<ServedCertificate>>> {
+    files.iter().map(|one| one.read().map(Arc::new)).collect()
 }
 
-impl Certificates {
-    fn new(pairs: Vec<Option<Pair>>) -> Certificates {
-        let mut by_name = BTreeMap::new();
-        for Pair { key, names } in pairs.iter().flatten() {
-            for name in names {
-                by_name.entry(name.clone()).or_insert_with(|| key.clone());
+impl FileCertificates {
+    fn new(pairs: Vec<Option<Arc<ServedCertificate>>>) -> FileCertificates {
+        let mut by_name = Shelf::default();
+        for pair in pairs.iter().flatten() {
+            for name in pair.names.iter() {
+                by_name.offer(name.to_string(), pair.clone());
             }
         }
-        let first = pairs.iter().flatten().next().map(|pair| pair.key.clone());
-        Certificates { pairs, by_name, first }
+        let first = pairs.iter().flatten().next().cloned();
+        FileCertificates { pairs, by_name, first }
     }
 
     fn is_whole(&self) -> bool {
         self.pairs.iter().all(Option::is_some)
     }
+}
 
-    fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
-        let name = name.to_ascii_lowercase();
-        let wild = || name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
-        let found = self.by_name.get(&name).or_else(|| self.by_name.get(&wild()?));
-        found.or(self.first.as_ref())
+impl Named {
+    /// Returns the certificate for a name. What the operator named by file comes first, then what
+    /// records have for that very name, then for its family; but one that is not valid comes last,
+    /// so that the client hears what is wrong.
+    fn find(&self, name: Option<&str>, now: Timestamp) -> Option<Arc<ServedCertificate>> {
+        let (files, stored) = (self.files.load(), self.stored.load());
+        let first = files.first.as_ref().or(stored.of_address.as_ref());
+        let Some(name) = name else { return first.cloned() };
+        let found = || files.by_name.all(name).chain(stored.served.all(name));
+        let best = found().find(|one| one.is_valid(now)).or_else(|| found().next());
+        best.or(first).cloned()
     }
 }
 
 impl ResolvesServerCert for Named {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let current = self.current.load();
-        match hello.server_name() {
-            Some(name) => current.find(name).cloned(),
-            None => current.first.clone(),
+        let asks_whose = hello.alpn().is_some_and(|mut all| all.all(|one| one == ALPN_ACME));
+        if asks_whose {
+            return self.stored.load().challenge(hello.server_name()?, now());
         }
+        self.find(hello.server_name(), now()).map(|found| found.key.clone())
     }
 }
 

@@ -89,16 +89,16 @@ async fn writes_and_splices_do_not_wait_without_patience() {
 async fn sealed() -> (Wire, impl AsyncRead) {
     let directory = tempfile::tempdir().unwrap();
     let files = tls::certificate(directory.path(), "shop", &["shop.localhost"]);
-    let server = Tls::load(vec![files.clone()]).unwrap().config();
+    let server = Tls::load(vec![files.clone()]).unwrap();
     let config = tls::client(&files, rustls::ALL_VERSIONS, &[]);
     let (near, far) = pair().await;
     let name = ServerName::try_from("shop.localhost").unwrap();
     let pool = Pool::default();
     let (accepted, connected) = tokio::join!(
-        accept::accept(near, server, &pool),
+        accept::accept(near, server.config(), &server, &pool),
         TlsConnector::from(config).connect(name, far)
     );
-    (accepted.unwrap().unwrap().0, connected.unwrap())
+    (accepted.unwrap().unwrap().wire, connected.unwrap())
 }
 
 #[tokio::test]

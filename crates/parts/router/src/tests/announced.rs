@@ -37,7 +37,7 @@ async fn place(connections_max: usize) -> AnnouncedFixture {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = RouterConfig {
         public: Some(any),
-        secure: Some(Secure { address: any, tls }),
+        secure: Some(Secure { address: any, tls, port: None }),
         announced_by: Some("127.0.0.2,10.0.0.0/8".parse().unwrap()),
         forwarded: ForwardedFields::Usual,
         threads: Some(1),

@@ -176,7 +176,7 @@ impl World {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = RouterConfig {
             public: Some(any),
-            secure: Some(Secure { address: any, tls }),
+            secure: Some(Secure { address: any, tls, port: None }),
             announced_by: None,
             forwarded: ForwardedFields::Usual,
             threads: Some(threads),
