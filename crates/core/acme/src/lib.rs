@@ -6,7 +6,7 @@ mod challenge;
 mod orderer;
 mod problem;
 mod renewal;
-mod turn;
+pub mod turn;
 mod wants;
 
 #[cfg(test)]
@@ -19,4 +19,4 @@ pub use orderer::{
 };
 pub use problem::{Problem, Remedy, advice, kind};
 pub use renewal::Facts;
-pub use wants::{can_have, is_global, wanted, without_uploaded};
+pub use wants::{can_have, is_global, wanted, without_brought};

@@ -110,12 +110,12 @@ fn plain(text: &str, max: usize) -> String {
 
 /// Returns what a person does about an error with this name.
 pub fn advice(error: &AcmeError, name: &CertificateName) -> String {
-    let retry = format!("then `cortex certificates retry {name}`");
+    let retry = format!("then `cortex certs retry {name}`");
     match error.kind.as_str() {
         "rateLimited" => "it is tried again when the authority allows it; nothing to do".into(),
         "rejectedIdentifier" | "unsupportedIdentifier" => format!(
             "this authority gives no certificate for {name}: bring one of your own, or choose \
-             another authority with `cortex certificates agree --directory URL`"
+             another authority with `cortex certs agree --directory URL`"
         ),
         "caa" => format!(
             "a CAA record of {name} names other authorities: add one for this authority, {retry}"
@@ -130,18 +130,17 @@ pub fn advice(error: &AcmeError, name: &CertificateName) -> String {
              of this cluster, {retry}"
         ),
         "externalAccountRequired" => "this authority wants an account of its own first: give the \
-             key that it shows you with `cortex certificates agree --eab-key-id ID --eab-key-file \
+             key that it shows you with `cortex certs agree --eab-key-id ID --eab-key-file \
              FILE`"
             .into(),
         "invalidContact" | "unsupportedContact" => {
-            "give another address: `cortex certificates agree --contact MAIL`".into()
+            "give another address: `cortex certs agree --contact MAIL`".into()
         }
         "userActionRequired" => {
-            "read what the authority says, agree with `cortex certificates agree`".into()
+            "read what the authority says, agree with `cortex certs agree`".into()
         }
         "invalidProfile" => {
-            "choose a profile that the authority offers: `cortex certificates agree --profile NAME`"
-                .into()
+            "choose a profile that the authority offers: `cortex certs agree --profile NAME`".into()
         }
         "accountDoesNotExist" => "the account is made anew; nothing to do".into(),
         kind::UNREACHABLE => {
@@ -151,13 +150,13 @@ pub fn advice(error: &AcmeError, name: &CertificateName) -> String {
         }
         kind::HOOK => format!(
             "a certificate for {name} needs a record in DNS: give a program that makes it with \
-             `cortex certificates agree --dns-hook PROGRAM`, or mend it, {retry}"
+             `cortex certs agree --dns-hook PROGRAM`, or mend it, {retry}"
         ),
         kind::NO_CHALLENGE => format!("bring a certificate of your own for {name}"),
         kind::PEERS => "the other nodes must be reachable from this one; it is tried again by \
              itself"
             .into(),
-        _ => format!("it is tried again by itself; sooner with `cortex certificates retry {name}`"),
+        _ => format!("it is tried again by itself; sooner with `cortex certs retry {name}`"),
     }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::certificate::{Certificate, CertificateSource};
 use model::{ApplicationSpec, CertificateName, Timestamp};
 
 /// The last parts of names that no public authority knows (RFC 2606, 6761, 6762, 8375, 9476).
@@ -58,21 +57,30 @@ pub fn is_global(address: IpAddr) -> bool {
     }
 }
 
-/// Takes out the names for which a person brought a certificate that is still good.
-pub fn without_uploaded(
+/// Takes out the names for which a person brought a certificate that is still good. `brought` has
+/// when each of those expires.
+pub fn without_brought(
     wanted: &mut BTreeSet<CertificateName>,
-    certificates: &BTreeMap<CertificateName, Certificate>,
+    brought: &BTreeMap<CertificateName, Timestamp>,
     now: Timestamp,
 ) {
-    wanted.retain(|name| {
-        let found = certificates.get(name);
-        found.is_none_or(|one| one.source != CertificateSource::Uploaded || one.not_after <= now)
-    });
+    wanted.retain(|name| brought.get(name).is_none_or(|expires| *expires <= now));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_person_brought_is_not_ordered_until_it_expires() {
+        let name: CertificateName = "shop.example.org".parse().unwrap();
+        let brought = BTreeMap::from([(name.clone(), Timestamp(10))]);
+        for (now, left) in [(9, 0), (10, 1)] {
+            let mut wanted = BTreeSet::from([name.clone()]);
+            without_brought(&mut wanted, &brought, Timestamp(now));
+            assert_eq!(wanted.len(), left);
+        }
+    }
 
     #[test]
     fn only_names_that_an_authority_can_know() {

@@ -16,7 +16,7 @@ use model::certificate::AcmeAccount;
 use model::record::{self, RECORD_VERSION, Unknown};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{SharedStore, Store, lookup_record};
+use store::{SharedStore, lookup_record};
 use tokio::sync::Mutex;
 use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
@@ -157,8 +157,7 @@ pub async fn register(store: &SharedStore) -> Result<(), Problem> {
                 .map_err(local)?;
             let key = PrivatePkcs8KeyDer::from(decode(&known.key_pkcs8).map_err(local)?);
             let signing = Key::from_pkcs8_der(key.clone_key()).map_err(|error| problem(&error))?;
-            let making =
-                builder.create_from_key((signing, key.into()), settings.directory.clone());
+            let making = builder.create_from_key((signing, key.into()), settings.directory.clone());
             let (account, credentials) = making.await.map_err(|error| problem(&error))?;
             if !contacts.is_empty() {
                 account.update_contacts(&contacts).await.map_err(|error| problem(&error))?;
@@ -203,4 +202,3 @@ pub async fn terms(directory: &str, roots: Option<&str>) -> anyhow::Result<Optio
     anyhow::ensure!(directory["newOrder"].is_string(), "this is no ACME directory");
     Ok(directory["meta"]["termsOfService"].as_str().map(str::to_owned))
 }
-

@@ -44,7 +44,7 @@ pub async fn noting<T>(work: impl Future<Output = T>) -> (T, Option<Duration>) {
     RETRY_AFTER
         .scope(Cell::new(None), async move {
             let result = work.await;
-            (result, RETRY_AFTER.get())
+            (result, RETRY_AFTER.with(Cell::get))
         })
         .await
 }

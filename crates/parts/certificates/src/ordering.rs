@@ -11,9 +11,9 @@ use instant_acme::{
     ChallengeType, Error, Identifier, NewOrder, Order,
 };
 use model::CertificateName;
+use model::Timestamp;
 use model::acme::{AcmeSettings, RenewalWindow};
 use model::certificate::SecretText;
-use model::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use tokio_rustls::rustls::pki_types::Der;
 
@@ -100,9 +100,8 @@ async fn new_order(
 
 /// Reads the name of a certificate as `leaf::read` wrote it.
 pub fn predecessor(id: &str) -> Option<CertificateIdentifier<'static>> {
-    serde_json::from_value::<CertificateIdentifier<'_>>(serde_json::Value::from(id))
-        .ok()
-        .map(CertificateIdentifier::into_owned)
+    let text = serde_json::to_string(id).ok()?;
+    serde_json::from_str::<CertificateIdentifier<'_>>(&text).ok().map(|id| id.into_owned())
 }
 
 async fn open(account: &Account, url: &str) -> Result<Order, Problem> {

@@ -44,9 +44,16 @@ struct Question {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 enum Ask {
-    Arrival { name: CertificateName, nonce: String, thumbprint: String },
+    Arrival {
+        name: CertificateName,
+        nonce: String,
+        thumbprint: String,
+    },
     /// Whether the value of this key has this hash. The key is one of those that routers show.
-    Holds { key: String, hash: String },
+    Holds {
+        key: String,
+        hash: String,
+    },
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -136,11 +143,8 @@ pub async fn find(
     };
     let alive: BTreeSet<NodeId> = members.alive().borrow().clone();
     for node in &alive {
-        let question = Ask::Arrival {
-            name: name.clone(),
-            nonce: nonce.into(),
-            thumbprint: thumbprint.into(),
-        };
+        let question =
+            Ask::Arrival { name: name.clone(), nonce: nonce.into(), thumbprint: thumbprint.into() };
         match ask(&**members, node, question).await {
             Ok(Reply { found: Some(found), .. }) => return (Some(node.clone()), found),
             Ok(_) => {}

@@ -15,7 +15,7 @@ use model::{CertificateName, Timestamp, TypedKey};
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use runtime::driver::Clock;
 use runtime::lock::locked;
-use store::{SharedStore, Store};
+use store::SharedStore;
 
 use crate::ordering::{Asked, unusable};
 
@@ -159,7 +159,8 @@ fn attend(mut child: Child) -> Result<(), String> {
         return Ok(());
     }
     // A process that it left behind may hold its output open: nothing more is waited for.
-    let said = if complaint.is_finished() { complaint.join().unwrap_or_default() } else { String::new() };
+    let said =
+        if complaint.is_finished() { complaint.join().unwrap_or_default() } else { String::new() };
     Err(format!("{status} {said}").trim().to_string())
 }
 
