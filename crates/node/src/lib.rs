@@ -1,6 +1,7 @@
 //! One node: the only file that knows every part. It opens the store, starts the parts, watches
 //! over them and stops them in order.
 
+mod agreement;
 pub mod backend;
 mod bus;
 mod control;
@@ -12,7 +13,7 @@ pub mod started;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,6 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+pub use self::agreement::AuthorityOptions;
 use self::control::Control;
 use self::records::StoredRecords;
 use self::started::Started;
@@ -43,6 +45,7 @@ use agent::prepare::{NetworkSettings, Preparer};
 use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
+use certificates::CertificatesContext;
 use cluster::options::PeerOptions;
 use cluster::peers::Peers;
 use cluster::remote;
@@ -78,6 +81,10 @@ pub struct NodeConfig {
     /// Proxies in front of this node that announce whose each connection is.
     pub announced_by: Option<Senders>,
     pub forwarded: ForwardedFields,
+    /// The authority that a person agreed to when the node was started.
+    pub authority: Option<AuthorityOptions>,
+    /// The addresses at which strangers reach this node, for which it wants certificates.
+    pub public: Vec<IpAddr>,
     pub store: Backend,
     /// The roles of the node; `None` for those it had before, and at first all.
     pub roles: Option<Roles>,
@@ -325,6 +332,7 @@ impl Node {
             upgrade::rolling::run(next.clone(), ports.clone(), clock)
         }));
         parts.spawn(supervise("api", move || api::serve(api.clone())));
+        self.start_certificates(&mut parts);
         self.start_checker(&mut parts);
         let failing = faults.clone();
         parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
@@ -339,6 +347,20 @@ impl Node {
     /// Returns the peers as those parts see them that do not care how they are reached.
     fn members(&self) -> Option<Arc<dyn Members>> {
         self.peers.clone().map(|peers| peers as Arc<dyn Members>)
+    }
+
+    /// Starts what orders certificates. Any node does, whatever it serves itself.
+    fn start_certificates(&self, parts: &mut JoinSet<()>) {
+        let Node { config, id, clock, store, .. } = self;
+        let context = CertificatesContext {
+            store: store.clone(),
+            node: id.clone(),
+            clock: *clock,
+            members: self.members(),
+            https: config.https.is_some(),
+        };
+        context.answer();
+        parts.spawn(supervise("certificates", move || certificates::run(context.clone())));
     }
 
     /// Starts the checker; a node without one listens to those of other nodes.
@@ -541,7 +563,7 @@ async fn announce(
     };
     let key = TypedKey::NodeInfo(node.clone()).key();
     store.set(key, record::encode(&info).into()).await.context("the node's record")?;
-    Ok(())
+    agreement::keep(&store, config, node, clock).await
 }
 
 /// Returns the kinds of walls that this machine can build, by trying.

@@ -6,6 +6,7 @@ mod application;
 mod apps;
 mod attend;
 mod audit;
+mod authority;
 mod bench;
 mod completions;
 mod config;

@@ -16,6 +16,7 @@ use router_core::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
+use super::authority::AuthorityArgs;
 use super::https::HttpsArgs;
 use super::proxy::options::seconds;
 use super::store::cluster::PeerArgs;
@@ -59,6 +60,8 @@ pub struct Up {
     http: SocketAddr,
     #[command(flatten)]
     https: HttpsArgs,
+    #[command(flatten)]
+    authority: AuthorityArgs,
     /// Clients come through proxies that say who they are in the PROXY protocol, version 1 or 2,
     /// from these addresses; all others come for themselves
     #[arg(long, value_name = "ADDRESS[/BITS],…", require_equals = true)]
@@ -175,6 +178,8 @@ impl Up {
                 versions: self.wire_versions.unwrap_or_default(),
                 ..self.peers.options()
             },
+            authority: self.authority.options()?,
+            public: self.authority.public()?,
             store: self.store.clone(),
             roles: self.roles.clone(),
             redis: self.redis,
@@ -261,6 +266,7 @@ impl Up {
     pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
         let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
         all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
+        all.extend(self.authority.arguments()?);
         all.extend(self.accept_proxy.as_ref().map(|from| format!("--accept-proxy={from}")));
         all.extend(self.forwarded.then(|| "--forwarded".into()));
         all.extend(self.threads.map(|threads| format!("--threads={threads}")));

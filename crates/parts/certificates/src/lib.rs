@@ -33,6 +33,8 @@ use self::tasks::TaskShell;
 use self::view::View;
 pub use self::view::is_public;
 
+/// The directory of the authority that is used if a person names none.
+pub const LETS_ENCRYPT: &str = instant_acme::LetsEncrypt::Production.url();
 /// Events that wait while a claim is being written; a full queue makes the watch fall behind, which
 /// ends in a resync.
 const EVENTS_MAX: usize = 1024;
