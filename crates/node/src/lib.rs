@@ -5,6 +5,7 @@ mod agreement;
 pub mod backend;
 mod bus;
 mod control;
+pub mod development;
 pub mod identity;
 pub mod platform;
 pub mod records;
@@ -32,6 +33,7 @@ use tokio::task::JoinSet;
 
 pub use self::agreement::AuthorityOptions;
 use self::control::Control;
+use self::development::DevelopmentAuthority;
 use self::records::StoredRecords;
 use self::started::Started;
 use crate::backend::Backend;
@@ -406,6 +408,13 @@ impl Node {
         let secure = config.https.as_ref().filter(|_| is_public).map(|https| {
             // A certificate that cannot be loaded must not stop what runs here.
             let tls = Tls::load_good(https.certificates.clone())?;
+            match DevelopmentAuthority::of(&config.layout, clock.now()) {
+                Ok(authority) => tls.ask_locally(Arc::new(authority)),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "node.no_development_authority");
+                }
+            }
             anyhow::Ok(Secure { address: https.address, tls, port: https.port })
         });
         let router = Arc::new(router::start(

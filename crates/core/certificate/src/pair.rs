@@ -50,6 +50,11 @@ pub enum PairError {
     AuthorityExpired(usize, String),
 }
 
+/// Returns the first certificate of a chain in PEM form.
+pub fn first(chain: &[u8]) -> Option<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(chain).next()?.ok()
+}
+
 /// A certificate with its chain and its key, ready to be shown to clients.
 #[derive(Clone, Debug)]
 pub struct Pair {

@@ -9,6 +9,7 @@ mod bad_input;
 mod becoming_ready;
 mod builds;
 mod bus;
+mod certificates;
 mod commands;
 mod contention;
 mod export;

@@ -8,6 +8,7 @@ mod audit;
 mod builds;
 mod caller;
 pub mod calls;
+mod certificates;
 mod clients;
 mod cluster;
 mod config;
@@ -269,6 +270,10 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/apps/{app}/port", Right::ChooseAddresses, ports::change)
         .get("/v1/apps/{app}/domains", Right::SeeApplication, domains::list)
         .post("/v1/apps/{app}/domains", Right::ChooseAddresses, domains::change)
+        .get("/v1/apps/{app}/certificates", Right::SeeApplication, certificates::list)
+        .post("/v1/apps/{app}/certificates", Right::ChooseAddresses, certificates::add)
+        .delete("/v1/apps/{app}/certificates/{name}", Right::ChooseAddresses, certificates::remove)
+        .get("/v1/certificates", Right::SeePlatform, certificates::list_all)
         .get("/v1/apps/{app}/persist", Right::SeeApplication, persist::show)
         .post("/v1/apps/{app}/persist", Right::KeepFiles, persist::add)
         .get("/v1/apps/{app}/pin", Right::SeeApplication, pin::show)

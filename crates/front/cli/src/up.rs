@@ -28,6 +28,7 @@ use cluster::options::PeerOptions;
 use node::backend::Backend;
 use node::started::Started;
 use node::{DRAIN_DEFAULT, NodeConfig, RunEnd, roles};
+use os::activation::Activation;
 use os::binaries::{self, BinaryRole};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
@@ -202,6 +203,14 @@ impl Up {
         let started = Started::new(self.arguments()?, config.search_path.clone());
         let (mut origin, mut directory) = (ProcessOrigin::Fresh, self.directory.as_deref());
         let (mut says, mut under_way) = (!self.take_over, Vec::new());
+        if !self.take_over {
+            // What a service manager has bound for this node, such as 80 and 443.
+            let activation = Activation {
+                pid: std::env::var("LISTEN_PID").ok(),
+                count: std::env::var("LISTEN_FDS").ok(),
+            };
+            config.listeners = Arc::new(Listeners::inheriting(activation.take()));
+        }
         if self.take_over {
             let (bound, heir) = Heir::meet(layout)?;
             config.listeners = Arc::new(Listeners::inheriting(bound));

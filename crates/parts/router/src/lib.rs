@@ -5,7 +5,7 @@
 pub mod alone;
 pub mod announced;
 mod buffer;
-mod certificates;
+pub mod certificates;
 pub mod choice;
 mod clients;
 mod closing;

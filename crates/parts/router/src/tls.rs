@@ -5,7 +5,7 @@
 pub mod accept;
 mod files;
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -44,6 +44,13 @@ pub struct Tls {
 struct Named {
     files: ArcSwap<FileCertificates>,
     stored: ArcSwap<Certificates>,
+    local: OnceLock<Arc<dyn LocalAuthority>>,
+}
+
+/// An authority that vouches for names of this machine, to its own people.
+pub trait LocalAuthority: std::fmt::Debug + Send + Sync {
+    /// Returns a certificate for this host; `None` if it does not vouch for such names.
+    fn certificate(&self, host: &str, now: Timestamp) -> Option<Arc<ServedCertificate>>;
 }
 
 #[derive(Debug)]
@@ -83,7 +90,11 @@ impl Tls {
         pairs: Vec<Option<Arc<ServedCertificate>>>,
     ) -> anyhow::Result<Tls> {
         let of_files = ArcSwap::from_pointee(FileCertificates::new(pairs));
-        let named = Arc::new(Named { files: of_files, stored: ArcSwap::default() });
+        let named = Arc::new(Named {
+            files: of_files,
+            stored: ArcSwap::default(),
+            local: OnceLock::new(),
+        });
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -116,6 +127,11 @@ impl Tls {
     /// Gives clients that come from now on what the cluster's records hold.
     pub fn serve_stored(&self, certificates: Arc<Certificates>) {
         self.named.stored.store(certificates);
+    }
+
+    /// Has this authority asked for names that neither files nor records have, from now on.
+    pub fn ask_locally(&self, authority: Arc<dyn LocalAuthority>) {
+        self.named.local.set(authority).ok();
     }
 
     /// Returns the certificate that a client gets which asks for this name.
@@ -205,8 +221,11 @@ impl Named {
         let first = files.first.as_ref().or(stored.of_address.as_ref());
         let Some(name) = name else { return first.cloned() };
         let found = || files.by_name.all(name).chain(stored.served.all(name));
-        let best = found().find(|one| one.is_valid(now)).or_else(|| found().next());
-        best.or(first).cloned()
+        if let Some(good) = found().find(|one| one.is_valid(now)) {
+            return Some(good.clone());
+        }
+        let local = || self.local.get()?.certificate(&name.to_ascii_lowercase(), now);
+        local().or_else(|| found().next().or(first).cloned())
     }
 }
 
