@@ -48,9 +48,9 @@ pub fn directory(text: &str) -> Result<String, String> {
 
 pub fn contact(text: &str) -> Result<String, String> {
     let text = text.strip_prefix("mailto:").unwrap_or(text);
-    let is_address = text.split_once('@').is_some_and(|(user, host)| {
-        !user.is_empty() && host.contains('.') && !host.contains('@')
-    });
+    let is_address = text
+        .split_once('@')
+        .is_some_and(|(user, host)| !user.is_empty() && host.contains('.') && !host.contains('@'));
     let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && !b",;<>\"?".contains(&b));
     match is_address && is_plain {
         true => Ok(text.into()),

@@ -1,6 +1,8 @@
 //! `cortex certs`, `certs add`, `certs remove`: certificates of one's own for an application's
 //! domains.
 
+mod authority;
+
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,13 @@ enum Action {
         #[command(flatten)]
         app: App,
     },
+    /// Agree to an authority's terms, so that the cluster orders certificates for the domains of its
+    /// applications and renews them
+    Agree(authority::Agree),
+    /// Show which authority was agreed to
+    Authority(authority::Authority),
+    /// Try again now to get a certificate for a domain, after what stood in its way is mended
+    Retry(authority::Retry),
     /// List the certificates for the application's domains, and which nodes hold them
     List {
         /// Those of all applications, and of the platform
@@ -59,6 +68,9 @@ impl Certs {
         let outer = self.app;
         match self.action {
             None => list(session, &path(&outer)?, self.json).await,
+            Some(Action::Agree(agree)) => agree.run(session).await,
+            Some(Action::Authority(authority)) => authority.run(session).await,
+            Some(Action::Retry(retry)) => retry.run(session, outer).await,
             Some(Action::List { all: true, json, .. }) => {
                 list(session, "/v1/certificates", json.or(self.json)).await
             }

@@ -132,7 +132,8 @@ async fn ask(
     let host = request.uri().host().unwrap_or_default().to_string();
     let unreached = |why: String| RequestError::Unreached { host: host.clone(), why };
     let unanswered = |why: String| RequestError::Unanswered { host: host.clone(), why };
-    let (request, address, name) = addressed(request).map_err(|e| unreached(format!("{e:#}")))?;
+    let addressed = addressed(request).map_err(|error| unreached(format!("{error:#}")))?;
+    let Addressed { request, address, name } = addressed;
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
         let stream = TlsConnector::from(tls).connect(name, stream).await?;
@@ -165,10 +166,14 @@ fn chain(error: &dyn StdError) -> String {
     text
 }
 
-/// Returns the request as it is sent to the server itself, and where that is.
-fn addressed(
+/// A request as it is sent to the server itself, and where that is.
+struct Addressed {
     request: Request<BodyWrapper<Bytes>>,
-) -> anyhow::Result<(Request<BodyWrapper<Bytes>>, (String, u16), ServerName<'static>)> {
+    address: (String, u16),
+    name: ServerName<'static>,
+}
+
+fn addressed(request: Request<BodyWrapper<Bytes>>) -> anyhow::Result<Addressed> {
     let (mut head, body) = request.into_parts();
     let authority = head.uri.authority().context("it names no server")?.clone();
     anyhow::ensure!(head.uri.scheme_str() == Some("https"), "only https:// will do");
@@ -178,7 +183,8 @@ fn addressed(
     head.headers.insert(header::HOST, HeaderValue::from_str(authority.as_str())?);
     let path = head.uri.path_and_query().context("it names no resource")?.clone();
     head.uri = Uri::from(path);
-    Ok((Request::from_parts(head, body), (host, port), name))
+    let request = Request::from_parts(head, body);
+    Ok(Addressed { request, address: (host, port), name })
 }
 
 /// Reads how long is to be waited: seconds, or a date.
@@ -208,7 +214,7 @@ mod tests {
     fn requests_go_to_the_server_that_they_name() {
         let to = |uri: &str| {
             let request = Request::builder().uri(uri).body(BodyWrapper::default()).unwrap();
-            addressed(request).map(|(request, address, _)| (request, address))
+            addressed(request).map(|one| (one.request, one.address))
         };
         let (request, address) = to("https://127.0.0.1:14000/dir?x=1").unwrap();
         assert_eq!(address, ("127.0.0.1".into(), 14000));

@@ -25,11 +25,13 @@ use runtime::members::Members;
 use store::{SharedStore, Value, WatchEvent};
 use tokio::sync::{mpsc, watch};
 
-pub use self::account::terms;
+pub use self::account::{is_registered, terms};
 pub use self::arrival::{Answer, Answered, Found};
 pub use self::authority::roots_of;
+pub use self::leaf::facts;
 pub use self::peers::find;
 use self::tasks::TaskShell;
+pub use self::tasks::nonce;
 use self::view::View;
 pub use self::view::is_public;
 

@@ -195,7 +195,7 @@ impl Steps {
 }
 
 /// Returns a word that nobody can know before.
-fn nonce() -> String {
+pub fn nonce() -> String {
     let mut bytes = [0; 16];
     // The kernel's own randomness does not fail once the machine is up.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok();

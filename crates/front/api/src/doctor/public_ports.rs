@@ -108,7 +108,8 @@ fn judge(port: u16, ways: &Ways, trial: &Trial) -> Check {
         Trial::Own => ok(&name, format!("this node listens there{passed_on}")),
         Trial::Free => {
             let way = way.unwrap_or_else(|| "it could be bound".into());
-            let detail = format!("free, tried: {way}; `cortex up --{option} 0.0.0.0:{port}` has it");
+            let detail =
+                format!("free, tried: {way}; `cortex up --{option} 0.0.0.0:{port}` has it");
             ok(&name, detail)
         }
         Trial::Taken => {
