@@ -67,9 +67,10 @@ fn lose_at(seed: u64, at: u32, crash: Crash, down: Option<Duration>) -> bool {
     let mut world = World::new(seed, 2, 90);
     world.want(&[name()]);
     world.crash_at(at, crash, down);
-    world.run_for(20 * MINUTE);
+    world.run_for(2 * MINUTE);
     let orders = world.orders(&name());
-    assert!((1..=2).contains(&orders), "{crash:?} at {at}, {orders} orders: {}", world.story());
+    let most = if world.was_known_elsewhere() { 1 } else { 2 };
+    assert!((1..=most).contains(&orders), "{crash:?} at {at}, {orders}: {}", world.story());
     assert!(world.holds_everywhere(&name()), "{crash:?} at {at}, seed {seed}: {}", world.story());
     world.has_crashed()
 }

@@ -24,6 +24,8 @@ fn push(node: &Node) {
     let project = node.path("site");
     fs::create_dir_all(&project).expect("a directory");
     fs::write(project.join("index.html"), "<p>hello</p>").expect("a file");
+    let server = "web: python3 -m http.server $PORT --bind $HOST\n";
+    fs::write(project.join("Procfile"), server).expect("a file");
     node.push(&project, APP);
 }
 

@@ -7,6 +7,7 @@ use acme_core::{Problem, kind};
 use anyhow::Context;
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD, Engine};
 use hyper::Request;
+use hyper::header::USER_AGENT;
 use instant_acme::{
     Account, AccountCredentials, BodyWrapper, ExternalAccountKey, HttpClient, Key, NewAccount,
 };
@@ -194,7 +195,8 @@ pub async fn note(
 /// Returns the address of the terms that a person has to agree to, as the directory names it.
 pub async fn terms(directory: &str, roots: Option<&str>) -> anyhow::Result<Option<String>> {
     let client = AuthorityClient::new(roots)?;
-    let request = Request::builder().uri(directory).body(BodyWrapper::default())?;
+    let request = Request::builder().uri(directory).header(USER_AGENT, "cortex");
+    let request = request.body(BodyWrapper::default())?;
     let mut answer = client.request(request).await?;
     let body = answer.body.into_bytes().await.map_err(|error| anyhow::anyhow!("{error}"))?;
     anyhow::ensure!(answer.parts.status.is_success(), "it answers {}", answer.parts.status);

@@ -14,18 +14,19 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
-use tokio_rustls::rustls::crypto::{
-    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
-};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 /// Where authorities ask; nothing else will do (RFC 8555, section 8.3; RFC 8737).
 pub const HTTP_PORT: u16 = 80;
 pub const HTTPS_PORT: u16 = 443;
+/// The protocol of TLS-ALPN-01.
+const ALPN: &[u8] = b"acme-tls/1";
 const PATH: &str = "/.well-known/acme-challenge/";
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
@@ -159,7 +160,7 @@ async fn ask(
         let got = match secure {
             false => get(stream, name, path).await.map_err(silent)?,
             true => {
-                let stream = handshake(stream, name).await.map_err(silent)?;
+                let stream = handshake(stream, name, &[]).await.map_err(silent)?;
                 get(stream, name, path).await.map_err(silent)?
             }
         };
@@ -206,18 +207,65 @@ async fn get<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// Finds out whether a name comes here at port 443, as an authority does that asks by TLS-ALPN-01:
+/// whether the certificate with this hash is shown there, which all nodes were given.
+pub async fn find_shown(name: &CertificateName, hash: &str) -> Found {
+    let addresses = match lookup(name).await {
+        Ok(addresses) => addresses,
+        Err(why) => return Found { lookup: Some(why), ..Found::default() },
+    };
+    let mut answers = Vec::new();
+    for address in &addresses {
+        let shown = async {
+            let stream = TcpStream::connect(SocketAddr::new(*address, HTTPS_PORT)).await?;
+            let stream = handshake(stream, name, &[ALPN]).await?;
+            let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
+            let shown = shown.map(|one| model::hex::to_hex(blake3::hash(one).as_bytes()));
+            anyhow::Ok(shown.as_deref() == Some(hash))
+        };
+        let port = HTTPS_PORT;
+        let outcome = match timeout(TRY_MAX, shown).await {
+            Ok(Ok(true)) => Answer::Here,
+            Ok(Ok(false)) => Answer::Other(format!("something else answers on port {port}")),
+            Ok(Err(error)) => Answer::Silent(format!("port {port}: {error:#}")),
+            Err(_) => Answer::Silent(format!("port {port}: no answer within 5 seconds")),
+        };
+        answers.push(Answered { address: *address, secure: true, outcome });
+    }
+    Found { addresses, lookup: None, answers }
+}
+
 async fn handshake(
     stream: TcpStream,
     name: &CertificateName,
-) -> anyhow::Result<impl AsyncRead + AsyncWrite + Unpin> {
+    protocols: &[&[u8]],
+) -> anyhow::Result<TlsStream<TcpStream>> {
     let provider = Arc::new(ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider.clone())
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();
-    let name = ServerName::try_from(name.to_string())?;
+    config.alpn_protocols = protocols.iter().map(|one| one.to_vec()).collect();
+    let name = ServerName::try_from(asked_for(name))?;
     Ok(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)
+}
+
+/// Returns the name that a handshake asks for. An address is asked for by the name that DNS has for
+/// it, as authorities do (RFC 8738, section 6).
+fn asked_for(name: &CertificateName) -> String {
+    match name {
+        CertificateName::Domain(domain) => domain.to_string(),
+        CertificateName::Address(IpAddr::V4(address)) => {
+            let [a, b, c, d] = address.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        CertificateName::Address(IpAddr::V6(address)) => {
+            let digits = format!("{:032x}", address.to_bits());
+            let digits: String = digits.chars().rev().flat_map(|digit| [digit, '.']).collect();
+            format!("{digits}ip6.arpa")
+        }
+    }
 }
 
 /// Takes any certificate: the name may not have one yet, and what is asked for is no secret.
@@ -236,24 +284,24 @@ impl ServerCertVerifier for AnyCertificate {
         Ok(ServerCertVerified::assertion())
     }
 
+    // The certificate of a challenge has an extension that the usual check does not know. Whoever
+    // shows it was given it by this cluster, and nothing is said to them that others may not hear.
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, known)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, known)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -301,6 +349,14 @@ mod tests {
         let got = get(stream, &"a.example".parse().unwrap(), "/x").await;
         assert!(serving.await.unwrap().starts_with("GET /x HTTP/1.1\r\nHost: a.example\r\n"));
         got.unwrap_or((0, Vec::new()))
+    }
+
+    #[test]
+    fn addresses_are_asked_for_by_their_reverse_names() {
+        for address in ["192.0.2.7", "2001:db8::7"] {
+            let name: CertificateName = address.parse().unwrap();
+            assert_eq!(CertificateName::asked_for(&asked_for(&name)), Some(name));
+        }
     }
 
     #[tokio::test]

@@ -49,6 +49,11 @@ enum Ask {
         nonce: String,
         thumbprint: String,
     },
+    /// Whether the name leads to a certificate with this hash.
+    Shown {
+        name: CertificateName,
+        hash: String,
+    },
     /// Whether the value of this key has this hash. The key is one of those that routers show.
     Holds {
         key: String,
@@ -94,6 +99,9 @@ async fn answer(store: &SharedStore, stream: BoxedStream) -> anyhow::Result<()> 
             check_acme_token("the thumbprint", &thumbprint)?;
             reply.found = Some(arrival::find(&name, &nonce, &thumbprint).await);
         }
+        Ask::Shown { name, hash } => {
+            reply.found = Some(arrival::find_shown(&name, &hash).await);
+        }
         Ask::Holds { key, hash } => {
             let typed = key.parse().ok().and_then(|key| TypedKey::parse(&key));
             let is_shown =
@@ -138,22 +146,41 @@ pub async fn find(
     nonce: &str,
     thumbprint: &str,
 ) -> (Option<NodeId>, Found) {
-    let Some(members) = members else {
-        return (None, arrival::find(name, nonce, thumbprint).await);
-    };
+    let question =
+        Ask::Arrival { name: name.clone(), nonce: nonce.into(), thumbprint: thumbprint.into() };
+    match ask_others(members, &question).await {
+        Some((node, found)) => (Some(node), found),
+        None => (None, arrival::find(name, nonce, thumbprint).await),
+    }
+}
+
+/// Finds out whether a name leads to a certificate with this hash, like `find`.
+pub async fn find_shown(
+    members: Option<&Arc<dyn Members>>,
+    name: &CertificateName,
+    hash: &str,
+) -> Found {
+    let question = Ask::Shown { name: name.clone(), hash: hash.into() };
+    match ask_others(members, &question).await {
+        Some((_, found)) => found,
+        None => arrival::find_shown(name, hash).await,
+    }
+}
+
+/// Returns what the first other node found out that answers.
+async fn ask_others(members: Option<&Arc<dyn Members>>, question: &Ask) -> Option<(NodeId, Found)> {
+    let members = members?;
     let alive: BTreeSet<NodeId> = members.alive().borrow().clone();
-    for node in &alive {
-        let question =
-            Ask::Arrival { name: name.clone(), nonce: nonce.into(), thumbprint: thumbprint.into() };
-        match ask(&**members, node, question).await {
-            Ok(Reply { found: Some(found), .. }) => return (Some(node.clone()), found),
+    for node in alive {
+        match ask(&**members, &node, question.clone()).await {
+            Ok(Reply { found: Some(found), .. }) => return Some((node, found)),
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%node, error = format!("{error:#}"), "certificates.not_asked");
             }
         }
     }
-    (None, arrival::find(name, nonce, thumbprint).await)
+    None
 }
 
 /// Waits until all other nodes that are alive have what this one has; returns those that do not.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use acme_core::{ChallengeKind, Problem, kind};
+use certificate_core::pair;
 use model::acme::AcmeSettings;
 use model::certificate::AcmeChallenge;
 use model::record::{self, RECORD_VERSION, Unknown};
@@ -31,19 +32,23 @@ const COMPLAINT_BYTES_MAX: u64 = 500;
 #[derive(Clone, Default)]
 pub struct Records(Arc<Mutex<BTreeMap<CertificateName, (String, String)>>>);
 
-/// Writes what any node shows that is asked over TLS; returns its key in the store.
+/// Writes what any node shows that is asked over TLS; returns its key in the store, and the hash of
+/// the certificate.
 pub async fn show_certificate(
     store: &SharedStore,
     clock: Clock,
     name: &CertificateName,
-    asked: &Asked,
-) -> Result<TypedKey, Problem> {
-    let made = make_certificate(name, &asked.digest, clock.now().after(SHOWN_MAX));
+    digest: &[u8],
+) -> Result<(TypedKey, String), Problem> {
+    let made = make_certificate(name, digest, clock.now().after(SHOWN_MAX));
     let challenge = made.map_err(|error| unusable(&error.to_string()))?;
+    let der = pair::first(challenge.certificate.as_bytes());
+    let der = der.ok_or_else(|| unusable("the new certificate cannot be read"))?;
+    let hash = model::hex::to_hex(blake3::hash(&der).as_bytes());
     let key = TypedKey::AcmeChallenge(name.clone());
     let written = store.set(key.key(), record::encode(&challenge).into()).await;
     written.map_err(|error| Problem::new(kind::PEERS, &error.to_string()))?;
-    Ok(key)
+    Ok((key, hash))
 }
 
 /// Makes the certificate of RFC 8737: for the one name, with the hash in its extension.

@@ -1,7 +1,7 @@
 //! The steps that the machine asks for, each in a task of its own; what comes of them goes back to
 //! it as an event.
 
-use acme_core::{ChallengeKind, Effect, Event, Outcome, Problem, Task, kind};
+use acme_core::{Arrival, ChallengeKind, Effect, Event, Outcome, Problem, Task, kind};
 use model::acme::AcmeOrder;
 use model::certificate::SecretText;
 use model::{CertificateName, TypedKey, record};
@@ -145,9 +145,25 @@ impl Steps {
         let none = || Problem::new(kind::UNREACHABLE, "there is no account");
         let thumbprint = account.ok_or_else(none)?.thumbprint;
         let (by, found) = peers::find(members.as_ref(), name, &nonce(), &thumbprint).await;
-        let arrival = found.arrival();
+        let mut arrival = found.arrival();
+        if self.context.https && matches!(arrival, Arrival::Unknown { .. }) {
+            arrival = self.check_shown(name).await.unwrap_or(arrival);
+        }
         tracing::debug!(%name, ?by, ?arrival, "certificates.arrival");
         Ok(Outcome::Checked(arrival))
+    }
+
+    /// Finds out whether a name without a certificate comes here at port 443: nodes show there what
+    /// they were given for it, and nothing else yet.
+    async fn check_shown(&self, name: &CertificateName) -> Option<Arrival> {
+        let CertificatesContext { store, members, clock, .. } = &self.context;
+        let digest = blake3::hash(nonce().as_bytes());
+        let shown = proving::show_certificate(store, *clock, name, digest.as_bytes()).await;
+        let (key, hash) = shown.ok()?;
+        peers::await_held(members.as_ref(), store, &key).await.ok();
+        let found = peers::find_shown(members.as_ref(), name, &hash).await;
+        store.delete(key.key()).await.ok();
+        matches!(found.arrival(), Arrival::Arrives { .. }).then(|| found.arrival())
     }
 
     /// Prepares the answer to a challenge on all nodes.
@@ -172,7 +188,7 @@ impl Steps {
                     proving::make_record(&settings, &self.records, name, &asked).await?;
                     return Ok(Outcome::Prepared);
                 }
-                proving::show_certificate(store, *clock, name, &asked).await?
+                proving::show_certificate(store, *clock, name, &asked.digest).await?.0
             }
         };
         let missing = peers::await_held(members.as_ref(), store, &shown).await;

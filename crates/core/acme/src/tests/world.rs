@@ -64,6 +64,7 @@ pub struct World {
     steps: u32,
     victim: Option<usize>,
     crashed: bool,
+    known_elsewhere: bool,
     story: String,
 }
 
@@ -86,6 +87,7 @@ impl World {
             steps: 0,
             victim: None,
             crashed: false,
+            known_elsewhere: false,
             story: String::new(),
         };
         (0..nodes).for_each(|n| world.start(n));
@@ -129,6 +131,11 @@ impl World {
 
     pub fn has_crashed(&self) -> bool {
         self.crashed
+    }
+
+    /// Returns whether another node knew of the order when its node was lost.
+    pub fn was_known_elsewhere(&self) -> bool {
+        self.known_elsewhere
     }
 
     /// Cuts the network between the nodes, or mends it.
@@ -271,8 +278,9 @@ impl World {
             self.feed(n, event(slot, value));
         }
         self.feed(n, Event::Wanted(self.wanted.clone()));
-        self.feed(n, Event::Alive(self.seen_by(n)));
         self.feed(n, Event::Means(self.means()));
+        // It takes a moment until it has found the others.
+        self.later(SEEN_AFTER, Happening::SeeAlive);
     }
 
     fn kill(&mut self, n: usize, down: Option<Duration>) {
@@ -349,6 +357,10 @@ impl World {
         let lost = self.steps > at;
         if lost {
             self.crashed = true;
+            let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != n);
+            self.known_elsewhere = others
+                .flat_map(|(_, one)| one.store.values())
+                .any(|(_, value)| matches!(value, Value::Order(order) if order.url.is_some()));
             self.kill(n, down);
         }
         lost
