@@ -1,6 +1,6 @@
-//! The authority that vouches for `https://NAME.localhost` to the people of one machine: made by its
-//! node, for that machine alone, and good for such names alone, so that whoever takes its key can
-//! pretend to be no other site. The cluster's own authority is another one: its key is on every node.
+//! The authority that vouches for `https://NAME.localhost` to the people of one machine: made by
+//! its node, for that machine alone, and good for such names alone, so that whoever takes its key
+//! can pretend to be no other site. The cluster's own is another one: its key is on every node.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -58,10 +58,7 @@ pub struct DevelopmentCertificate {
 pub fn read(layout: &DataDirectory) -> anyhow::Result<DevelopmentCertificate> {
     let [path, _] = files(layout);
     let pem = fs::read_to_string(&path).with_context(|| {
-        format!(
-            "{} is not there yet: `cortex up --https 127.0.0.1:8443` makes it",
-            path.display()
-        )
+        format!("{} is not there yet: `cortex up --https 127.0.0.1:8443` makes it", path.display())
     })?;
     let facts = pair::first(pem.as_bytes()).and_then(|der| Facts::read(&der));
     let facts = facts.with_context(|| format!("{} is no certificate", path.display()))?;
@@ -158,7 +155,7 @@ impl LocalAuthority for DevelopmentAuthority {
 
 /// Returns what stands in the authority's certificate; but for the times it follows from the key.
 fn params(key: &KeyPair, now: Timestamp) -> anyhow::Result<CertificateParams> {
-    let digest = blake3::hash(&key.public_key_der()).to_hex();
+    let digest = blake3::hash(key.public_key_pem().as_bytes()).to_hex();
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();
     let name = format!("Cortex development {}", &digest[..NAME_DIGITS]);
@@ -224,7 +221,10 @@ mod tests {
         let shown = read(&layout).unwrap();
         assert!(shown.name.starts_with("Cortex development "), "{}", shown.name);
         let again = DevelopmentAuthority::of(&layout, now()).unwrap();
-        assert_eq!((again.authority.as_str(), first.authority), (shown.pem.as_str(), shown.pem.clone()));
+        assert_eq!(
+            (again.authority.as_str(), first.authority),
+            (shown.pem.as_str(), shown.pem.clone())
+        );
         let mode = fs::metadata(&files(&layout)[1]).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // Shortly before its end there is another one, with the same key.

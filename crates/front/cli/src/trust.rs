@@ -130,9 +130,9 @@ fn explain_browsers(certificate: &DevelopmentCertificate, remove: bool) -> anyho
     output::print("# Firefox: Settings, Certificates, Authorities; or, with it closed,")?;
     let each = "for profile in \"$HOME\"/.mozilla/firefox/*.default*; do";
     output::print(&match remove {
-        false => format!(
-            "{each} certutil -d sql:\"$profile\" -A -t C,, -n '{name}' -i '{path}'; done"
-        ),
+        false => {
+            format!("{each} certutil -d sql:\"$profile\" -A -t C,, -n '{name}' -i '{path}'; done")
+        }
         true => format!("{each} certutil -d sql:\"$profile\" -D -n '{name}'; done"),
     })
 }
