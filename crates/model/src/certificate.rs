@@ -1,5 +1,5 @@
-//! Certificates of the names that applications answer on, and what a certificate authority needs to
-//! see before it issues one. Their keys are `TypedKey::Certificate` and those that begin with `Acme`.
+//! Certificates of the names that applications answer on, and what an authority needs to see before
+//! it issues one. Their keys are `TypedKey::Certificate` and those that begin with `Acme`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,6 +1,6 @@
-//! The authority that vouches for `https://NAME.localhost` to the people of one machine: made by its
-//! node, for that machine alone, and good for such names alone, so that whoever takes its key can
-//! pretend to be no other site. The cluster's own authority is another one: its key is on every node.
+//! The authority that vouches for `https://NAME.localhost` to the people of one machine: made by
+//! its node, for that machine alone, and good for such names alone, so that whoever takes its key
+//! can pretend to be no other site. The cluster's own is another one: its key is on every node.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -155,7 +155,7 @@ impl LocalAuthority for DevelopmentAuthority {
 
 /// Returns what stands in the authority's certificate; but for the times it follows from the key.
 fn params(key: &KeyPair, now: Timestamp) -> anyhow::Result<CertificateParams> {
-    let digest = blake3::hash(&rcgen::PublicKeyData::subject_public_key_info(key)).to_hex();
+    let digest = blake3::hash(key.public_key_pem().as_bytes()).to_hex();
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();
     let name = format!("Cortex development {}", &digest[..NAME_DIGITS]);

@@ -1,5 +1,5 @@
 //! Certificates that people bring for the domains of their applications: checked before anything is
-//! written, listed without their keys, and taken away again. The router serves them from the records.
+//! written, listed without their keys, and taken away again. Routers serve them from the records.
 
 mod holders;
 

@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn pairs_are_whole_and_pass_to_another_process() {
-        let words = "--https 127.0.0.1:8443 --https-port 443 --tls-cert a.pem --tls-key /k/a --tls-cert b --tls-key c";
+        let words = "--https 127.0.0.1:8443 --https-port 443 --tls-cert a.pem --tls-key /k/a \
+                     --tls-cert b --tls-key c";
         let options = read(words).unwrap().options().unwrap().unwrap();
         let here = std::env::current_dir().unwrap();
         assert_eq!(options.certificates[0].chain, here.join("a.pem"));

@@ -1,6 +1,6 @@
-//! The certificates that the cluster's records hold, as the router's threads need them: an immutable
-//! snapshot, which the control task makes and swaps. It also has what an authority is answered that
-//! asks whether a name leads here.
+//! The certificates that the cluster's records hold, as the router's threads need them: an
+//! immutable snapshot, which the control task makes and swaps. It also has what an authority is
+//! answered that asks whether a name leads here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

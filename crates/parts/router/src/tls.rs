@@ -90,11 +90,8 @@ impl Tls {
         pairs: Vec<Option<Arc<ServedCertificate>>>,
     ) -> anyhow::Result<Tls> {
         let of_files = ArcSwap::from_pointee(FileCertificates::new(pairs));
-        let named = Arc::new(Named {
-            files: of_files,
-            stored: ArcSwap::default(),
-            local: OnceLock::new(),
-        });
+        let named =
+            Arc::new(Named { files: of_files, stored: ArcSwap::default(), local: OnceLock::new() });
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()

@@ -121,7 +121,7 @@ impl StandaloneArgs {
         let chain = self.certificate.clone().context("--secure needs --certificate")?;
         let key = self.key.clone().context("--secure needs --key")?;
         let tls = Tls::load(vec![CertificateFiles { chain, key }])?.without_tickets();
-        Ok(Some(Secure { address, tls }))
+        Ok(Some(Secure { address, tls, port: None }))
     }
 }
 

@@ -3,8 +3,8 @@
 use model::application::HttpsSettings;
 use serde::Deserialize;
 
-/// The longest time for which browsers are told to come by HTTPS alone, in days: two years, which is
-/// what the lists want that browsers are shipped with.
+/// The longest time for which browsers are told to come by HTTPS alone, in days: two years, as the
+/// lists want that browsers are shipped with.
 const HSTS_DAYS_MAX: u64 = 731;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 

@@ -9,6 +9,10 @@ use super::two;
 use crate::node::run;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
+/// Shows the certificate that an authority is shown.
+const SHOW_CHALLENGE: &str = "openssl s_client -connect $0 -servername shop.example \
+    -alpn acme-tls/1 </dev/null 2>/dev/null | openssl x509 -noout -text";
+
 #[test]
 fn a_node_that_ordered_nothing_answers_the_authority() {
     let [one, two] = two("");
@@ -43,7 +47,7 @@ fn a_node_that_ordered_nothing_answers_the_authority() {
     one.node.cortex(&["store", "set", "acme::challenge::shop.example", &challenge.to_string()]);
     wait_for("the challenge on the other node", STATE_DEADLINE, || {
         let mut command = Command::new("sh");
-        command.args(["-c", "openssl s_client -connect $0 -servername shop.example -alpn acme-tls/1 </dev/null 2>/dev/null | openssl x509 -noout -text"]);
+        command.arg("-c").arg(SHOW_CHALLENGE);
         command.arg(format!("127.0.0.1:{}", two.port));
         let shown = run(command, "openssl s_client");
         // The object identifier of `acmeIdentifier` (RFC 8737).

@@ -139,8 +139,8 @@ fn advice(port: u16) -> String {
         "as root, one of these: `sysctl -w net.ipv4.ip_unprivileged_port_start=80` (and in \
          /etc/sysctl.d to keep it); `setcap cap_net_bind_service=+ep {program}` (again after each \
          upgrade); a systemd socket with `ListenStream={port}` for the node's service; or \
-         `nft add table ip cortex; nft 'add chain ip cortex in {{ type nat hook prerouting priority \
-         dstnat; }}'; nft add rule ip cortex in tcp dport {port} redirect to :{}` \
+         `nft add table ip cortex; nft 'add chain ip cortex in {{ type nat hook prerouting \
+         priority dstnat; }}'; nft add rule ip cortex in tcp dport {port} redirect to :{}` \
          (docs/domains.md)",
         if port == 443 { "8443, with `up --https 0.0.0.0:8443 --https-port 443`" } else { "8080" }
     )

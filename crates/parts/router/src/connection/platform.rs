@@ -1,5 +1,5 @@
 //! Requests that the platform answers before any application sees them: the challenges of an
-//! authority, those that are sent on to HTTPS, and those that came on a connection for another name.
+//! authority, those that are sent on to HTTPS, and those on a connection for another name.
 
 use router_core::http::request::RequestHead;
 use router_core::routes;
@@ -13,8 +13,8 @@ use crate::stream::write_all;
 use crate::table::RoutedApplication;
 use crate::thread::Redirect;
 
-/// The field by which something in front that ended TLS says so. Where it is there, a redirect would
-/// lead here again.
+/// The field by which something in front that ended TLS says so. Where it is there, a redirect
+/// would lead here again.
 const FORWARDED_PROTO: &[u8] = b"x-forwarded-proto:";
 /// The port that is not written in an address of HTTPS.
 const HTTPS_PORT: u16 = 443;
@@ -80,9 +80,9 @@ impl Connection {
         })
     }
 
-    /// Returns whether the connection was made for another name, and the client may not ask for this
-    /// one on it: the certificate is not for it, or the names belong to different teams. A client
-    /// that asked for no name, or for this one, knows what it does.
+    /// Returns whether the connection was made for another name, and the client may not ask for
+    /// this one on it: the certificate is not for it, or the names belong to different teams. A
+    /// client that asked for no name, or for this one, knows what it does.
     pub fn is_misdirected(&self, application: &RoutedApplication, host: &[u8]) -> bool {
         let Some(shown) = self.shown.as_ref().filter(|_| self.scope == Scope::Secure) else {
             return false;
