@@ -144,6 +144,25 @@ mod tests {
     }
 
     #[test]
+    fn each_limit_holds_by_itself() {
+        let ago = |minutes: u64| Timestamp(T.0 - minutes * 60_000);
+        let at = |minutes: u64| Timestamp(T.0 + minutes * 60_000);
+        let node = "n1".parse().unwrap();
+        let fresh = || crate::orderer::fresh(&node);
+        let allowed = |record: AcmeOrder| allowed_from(Some(&record), T);
+        assert_eq!(allowed(fresh()), T);
+        let three = vec![ago(50), ago(40), ago(30)];
+        assert_eq!(allowed(AcmeOrder { orders: three.clone(), ..fresh() }), at(10));
+        assert_eq!(allowed(AcmeOrder { failed: three, ..fresh() }), at(10));
+        let day = 24 * 60;
+        let issued = vec![ago(6 * day), ago(5 * day), ago(4 * day), ago(3 * day)];
+        assert_eq!(allowed(AcmeOrder { issued, ..fresh() }), at(day));
+        assert_eq!(allowed(AcmeOrder { rest_until: at(3), ..fresh() }), at(3));
+        let many = (0..20).rev().map(|n| ago(6 * day - n * 60)).rev().collect();
+        assert_eq!(allowed(AcmeOrder { orders: many, ..fresh() }), at(day));
+    }
+
+    #[test]
     fn the_oldest_of_too_many_says_when() {
         let minutes = |n: u64| Timestamp(T.0 + n * 60_000);
         let times = [minutes(0), minutes(5), minutes(25)];

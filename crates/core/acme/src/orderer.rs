@@ -13,6 +13,8 @@ use model::acme::{AcmeOrder, RenewalWindow};
 use model::certificate::SecretText;
 use model::{CertificateName, Machine, NodeId, Timestamp};
 
+#[cfg(test)]
+pub use self::plan::fresh;
 use self::run::Run;
 pub use self::run::{Authorization, OrderStatus, OrderView};
 use crate::challenge::{ChallengeKind, Means};
@@ -374,9 +376,13 @@ impl Orderer {
         let known = entry.record.as_ref().and_then(|record| record.renewal.as_ref());
         // What changed is written, so that all nodes renew by it and can say so.
         let news = window.filter(|window| known != Some(window));
-        let idle = entry.record.as_ref().is_none_or(|record| !record.active);
-        if let Some(window) = news.filter(|_| idle && entry.run.is_none()) {
+        let is_busy = entry.record.as_ref().is_some_and(|record| {
+            record.active && record.node != node && now < record.claimed_at.after(ATTEMPT_MAX)
+        });
+        if let Some(window) = news.filter(|_| !is_busy && entry.run.is_none()) {
             let mut record = entry.record.clone().unwrap_or_else(|| plan::fresh(&node));
+            // The certificate is there: a process that was lost did not say that it was done.
+            (record.active, record.url, record.key) = (false, None, None);
             record.renewal = Some(window);
             entry.record = Some(record.clone());
             self.send(name, Task::Save(Box::new(record)), effects);

@@ -39,12 +39,14 @@ pub struct Authority {
     pub lifetime: Duration,
     orders: Vec<Order>,
     windows: BTreeMap<CertificateName, (Timestamp, Timestamp)>,
+    /// The name of the first certificate.
+    pub first: Option<String>,
 }
 
 impl Authority {
     pub fn new(lifetime: Duration) -> Authority {
         let conduct = Conduct::default();
-        Authority { conduct, lifetime, orders: Vec::new(), windows: BTreeMap::new() }
+        Authority { conduct, lifetime, orders: Vec::new(), windows: BTreeMap::new(), first: None }
     }
 
     pub fn orders(&self, name: &CertificateName) -> Vec<Timestamp> {
@@ -126,6 +128,7 @@ impl Authority {
             }
             Task::Finalize { url, key } => {
                 let lifetime = self.lifetime;
+                self.first.get_or_insert(format!("aki.{url}"));
                 let is_key = key.expose() == format!("key {url}");
                 let order = self.order(url);
                 assert!(is_key, "the key belongs to the order");
@@ -152,7 +155,8 @@ impl Authority {
                     explanation: None,
                 });
                 // The window is for the certificate that was there when it was named.
-                let window = window.filter(|window| window.start.0 > now.0 || id == "aki.0");
+                let window = window
+                    .filter(|window| window.start.0 > now.0 || Some(id) == self.first.as_ref());
                 Outcome::Renewal { window, again: Duration::from_secs(6 * 3600) }
             }
             _ => unreachable!("it is not for the authority"),

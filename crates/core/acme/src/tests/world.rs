@@ -65,6 +65,8 @@ pub struct World {
     victim: Option<usize>,
     crashed: bool,
     known_elsewhere: bool,
+    sync: Duration,
+    claims: usize,
     story: String,
 }
 
@@ -88,6 +90,8 @@ impl World {
             victim: None,
             crashed: false,
             known_elsewhere: false,
+            sync: Duration::from_millis(1500),
+            claims: 0,
             story: String::new(),
         };
         (0..nodes).for_each(|n| world.start(n));
@@ -133,6 +137,16 @@ impl World {
         self.crashed
     }
 
+    /// Sets how long stores take that meet again until they hold the same.
+    pub fn sync_takes(&mut self, time: Duration) {
+        self.sync = time;
+    }
+
+    /// Returns how often a node claimed a name, to make an order.
+    pub fn claims(&self) -> usize {
+        self.claims
+    }
+
     /// Returns whether another node knew of the order when its node was lost.
     pub fn was_known_elsewhere(&self) -> bool {
         self.known_elsewhere
@@ -145,7 +159,7 @@ impl World {
             for from in 0..self.nodes.len() {
                 let all: Vec<_> = self.nodes[from].store.clone().into_iter().collect();
                 for (slot, (stamp, value)) in all {
-                    self.replicate(from, &slot, stamp, &value);
+                    self.replicate(from, self.sync, &slot, stamp, &value);
                 }
             }
         }
@@ -219,6 +233,11 @@ impl World {
         let up = (0..self.nodes.len()).filter(|n| self.nodes[*n].machine.is_some());
         let ends = up.map(|n| self.certificate(n, name).map_or(Timestamp(0), |one| one.not_after));
         ends.min().filter(|end| *end > self.now).map(|end| end.since(self.now))
+    }
+
+    /// Returns whether the first node still has the first certificate.
+    pub fn holds_first(&self, name: &CertificateName) -> bool {
+        self.certificate(0, name).is_some_and(|one| one.id == self.authority.first)
     }
 
     pub fn holds_everywhere(&self, name: &CertificateName) -> bool {
@@ -375,6 +394,7 @@ impl World {
             None if start != self.nodes[n].start => return,
             None => match &task {
                 Task::Save(order) => {
+                    self.claims += usize::from(order.active && order.url.is_none());
                     self.write(n, (true, name.clone()), Value::Order((**order).clone()));
                     Outcome::Saved
                 }
@@ -408,13 +428,20 @@ impl World {
         let news = event(slot.clone(), value.clone());
         let wait = Duration::from_millis(self.draw() % 5);
         self.later(wait, Happening::Deliver(n, start, news));
-        self.replicate(n, &slot, stamp, &value);
+        self.replicate(n, Duration::ZERO, &slot, stamp, &value);
     }
 
-    fn replicate(&mut self, from: usize, slot: &Slot, stamp: Stamp, value: &Value) {
+    fn replicate(
+        &mut self,
+        from: usize,
+        after: Duration,
+        slot: &Slot,
+        stamp: Stamp,
+        value: &Value,
+    ) {
         for to in (0..self.nodes.len()).filter(|to| *to != from) {
             if !self.is_cut {
-                let wait = Duration::from_millis(10 + self.draw() % 900);
+                let wait = after + Duration::from_millis(10 + self.draw() % 900);
                 let copy = Happening::Replicate(to, slot.clone(), stamp, value.clone());
                 self.later(wait, copy);
             }
