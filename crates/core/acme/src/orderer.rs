@@ -209,6 +209,8 @@ struct Asking {
 pub struct Orderer {
     node: NodeId,
     alive: BTreeSet<NodeId>,
+    /// The nodes that were alive until then, shortly before: they are counted on for a while.
+    missed: BTreeMap<NodeId, Timestamp>,
     means: Option<Means>,
     entries: BTreeMap<CertificateName, Entry>,
     agenda: BTreeSet<(Timestamp, CertificateName)>,
@@ -223,6 +225,7 @@ impl Orderer {
         Orderer {
             node,
             alive: BTreeSet::new(),
+            missed: BTreeMap::new(),
             means: None,
             entries: BTreeMap::new(),
             agenda: BTreeSet::new(),
@@ -237,6 +240,11 @@ impl Orderer {
         let entry = self.entries.get(name)?;
         let window = entry.record.as_ref().and_then(|record| record.renewal.as_ref());
         entry.certificate.as_ref().map(|facts| facts.due(window))
+    }
+
+    /// Returns the other nodes that are counted on: one that is out of sight for a moment comes back.
+    fn counted(&self) -> BTreeSet<NodeId> {
+        self.alive.iter().chain(self.missed.keys()).cloned().collect()
     }
 
     fn next_serial(&mut self) -> u64 {
@@ -316,6 +324,10 @@ impl Orderer {
         if alive.iter().any(|node| !self.alive.contains(node)) {
             self.quiet_until = Some(now.after(QUIET));
         }
+        for node in self.alive.difference(&alive) {
+            self.missed.insert(node.clone(), now);
+        }
+        self.missed.retain(|node, _| !alive.contains(node));
         self.alive = alive;
         for entry in self.entries.values_mut() {
             let of = entry.record.as_ref().filter(|record| record.active).map(|r| &r.node);
@@ -426,6 +438,11 @@ impl Machine for Orderer {
     }
 
     fn tick(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let before = self.missed.len();
+        self.missed.retain(|_, since| since.after(LOST_AFTER) > now);
+        if self.missed.len() < before {
+            self.look_at_all(now, effects);
+        }
         while let Some((at, name)) = self.agenda.first().cloned() {
             if at > now {
                 break;
@@ -436,7 +453,8 @@ impl Machine for Orderer {
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        self.agenda.first().map(|(at, _)| *at)
+        let missed = self.missed.values().map(|since| since.after(LOST_AFTER));
+        missed.chain(self.agenda.first().map(|(at, _)| *at)).min()
     }
 
     fn check_invariants(&self) {

@@ -117,6 +117,18 @@ fn two_nodes_that_do_not_hear_of_each_other_make_one_order_each() {
 }
 
 #[test]
+fn a_node_that_is_out_of_sight_for_a_moment_is_not_replaced() {
+    for seed in 0..100 {
+        let mut world = World::new(seed, 2, 90);
+        world.run_for(MINUTE);
+        world.blink(Duration::from_secs(4));
+        world.want(&[name()]);
+        world.run_for(MINUTE);
+        assert_eq!(world.orders(&name()), 1, "seed {seed}: {}", world.story());
+    }
+}
+
+#[test]
 fn nodes_that_are_cut_off_amid_an_order_make_two_at_most() {
     for seed in 0..200 {
         let mut world = World::new(seed, 2, 90);

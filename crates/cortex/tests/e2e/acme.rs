@@ -134,7 +134,7 @@ fn the_node_that_is_asked_need_not_be_the_one_that_orders() {
         let orderer = order(&one, &name).expect("it was ordered")["node"].clone();
         assert_eq!(orderer, id_of([&one, &two][which]));
     }
-    assert_eq!((pebble.orders(), pebble.accounts()), (2, 1));
+    assert_eq!((pebble.orders(), pebble.accounts()), (2, 1), "{}", pebble.log());
     // Both nodes answer for a name that leads to both.
     let both = name_ordered_by([&one, &two], 0, "both");
     pebble.lead(&both, &[lab.host(0), lab.host(1)]);
@@ -147,7 +147,7 @@ fn the_node_that_is_asked_need_not_be_the_one_that_orders() {
             if outcome.status.success() { Ok(()) } else { Err(outcome.stderr) }
         });
     }
-    assert_eq!(pebble.orders(), 3);
+    assert_eq!(pebble.orders(), 3, "{}", pebble.log());
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Orderer {
 
     fn position(&self, name: &CertificateName, entry: &Entry) -> u32 {
         let failures = entry.record.as_ref().map_or(0, |record| record.failures);
-        turn::position(&name.token(), &self.node, &self.alive, failures)
+        turn::position(&name.token(), &self.node, &self.counted(), failures)
     }
 
     fn decide(&self, now: Timestamp, name: &CertificateName, entry: &Entry) -> Decision {

@@ -250,7 +250,7 @@ impl Orderer {
         outcome: Outcome,
         effects: &mut Vec<Effect>,
     ) {
-        let others = !self.alive.is_empty();
+        let others = !self.counted().is_empty();
         let Some(entry) = self.entries.get_mut(name) else { return };
         let Some(run) = entry.run.as_mut().filter(|run| run.serial == serial) else { return };
         match (&run.step, outcome) {

@@ -166,6 +166,14 @@ impl World {
         self.later(SEEN_AFTER, Happening::SeeAlive);
     }
 
+    /// Nodes lose sight of each other for so long, though what they write arrives.
+    pub fn blink(&mut self, span: Duration) {
+        for n in 0..self.nodes.len() {
+            self.feed(n, Event::Alive(BTreeSet::new()));
+        }
+        self.later(span, Happening::SeeAlive);
+    }
+
     /// One thing goes wrong, by chance, and what went wrong before is well again.
     pub fn weather(&mut self) {
         self.cut(false);

@@ -118,7 +118,12 @@ fn challenges_are_answered_from_the_account_alone() {
 #[test]
 fn a_challenge_is_shown_until_it_expires() {
     let mut book = CertificateBook::default();
-    let Certificate { chain, key, .. } = certificate(&["a.example"], None);
+    // As RFC 8737 has it, with an extension that is critical.
+    let mut params = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
+    params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
+    let signing = rcgen::KeyPair::generate().unwrap();
+    let chain = params.self_signed(&signing).unwrap().pem();
+    let key = SecretText::from(signing.serialize_pem());
     let expires_at = Timestamp(1_000);
     let record =
         AcmeChallenge { v: 1, certificate: chain, key, expires_at, unknown: Unknown::new() };
