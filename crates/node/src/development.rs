@@ -21,9 +21,9 @@ use rcgen::{
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     NameConstraints,
 };
-use router::certificates::ServedCertificate;
-use router::tls::LocalAuthority;
 use time::OffsetDateTime;
+use tls::LocalAuthority;
+use tls::book::ServedCertificate;
 
 /// The end of the names that it may vouch for; they are always this machine (RFC 6761).
 const SUFFIX: &str = "localhost";
@@ -201,6 +201,8 @@ mod tests {
 
     use super::*;
 
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
     fn now() -> Timestamp {
         let now = OffsetDateTime::now_utc().unix_timestamp();
         Timestamp(u64::try_from(now).unwrap() * 1000)
@@ -228,7 +230,7 @@ mod tests {
         let mode = fs::metadata(&files(&layout)[1]).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // Shortly before its end there is another one, with the same key.
-        let late = now().after(AUTHORITY_LIFE - CERTIFICATE_LIFE);
+        let late = now().after(AUTHORITY_LIFE - CERTIFICATE_LIFE + DAY);
         DevelopmentAuthority::of(&layout, late).unwrap();
         let renewed = read(&layout).unwrap();
         assert_eq!(renewed.name, shown.name);
@@ -243,7 +245,7 @@ mod tests {
         assert!(made.covers("shop.localhost") && !made.covers("other.localhost"));
         let again = authority.certificate("shop.localhost", now()).unwrap();
         assert!(Arc::ptr_eq(&made, &again));
-        let late = now().after(CERTIFICATE_LIFE - RENEWED_BEFORE);
+        let late = now().after(CERTIFICATE_LIFE - RENEWED_BEFORE + DAY);
         let renewed = authority.certificate("shop.localhost", late).unwrap();
         assert!(!Arc::ptr_eq(&made, &renewed));
         assert!(authority.certificate("localhost", now()).is_some());

@@ -58,7 +58,6 @@ use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use redis::{ServerConfig, ServerHandle};
 use router::queue::QueueLimits;
-use router::tls::{CertificateFiles, Tls};
 use router::{RouterConfig, RouterHandle, Secure};
 use runtime::driver::Clock;
 use runtime::faults::Faults;
@@ -67,6 +66,7 @@ use runtime::supervise::supervise;
 use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
+use tls::{CertificateFiles, Tls};
 use upgrade::succession::{Handover, Testament, UnderWay};
 use upgrade::{OpenPorts, ProcessOrigin, Upgrading};
 

@@ -7,9 +7,9 @@ use model::{Key, Prefix, TypedKey};
 use router_core::book::Book;
 use tokio::sync::mpsc;
 
-use router::CertificateBook;
 use router::records::{RecordChange, Records};
 use store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
+use tls::book::CertificateBook;
 
 pub struct StoredRecords(pub SharedStore);
 

@@ -12,43 +12,53 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::fixtures::cluster::{cluster, id_of};
+use crate::fixtures::cluster::{Location, cluster_at, id_of};
 use crate::machine::free_port;
 use crate::node::{Node, Outcome, Running, run};
-use crate::project::{copy_of_example, of_files};
+use crate::project::{copy_of_example, edit, of_files};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 /// The time within which a change holds on all nodes, and what a busy machine needs to look.
 const EVERYWHERE_WITHIN: Duration = Duration::from_secs(2 + 8);
+/// The beginning of what the application answers.
+const GREETING: &str = "Hello from";
 const RSA: &[&str] = &["-newkey", "rsa:2048"];
 const EC: &[&str] = &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
+
+/// The addresses of two nodes: the ports of applications are on each.
+const ADDRESSES: [&str; 2] = ["127.0.0.91", "127.0.0.92"];
 
 /// A node with a port inside TLS.
 struct Secured {
     node: Node,
+    address: &'static str,
     port: u16,
 }
 
-/// Starts two nodes that serve a static site, with domains.
+/// Starts two nodes that serve an application, with domains.
 fn two(settings: &str) -> [Secured; 2] {
     let ports = [free_port(), free_port()];
-    let options = ports.map(|port| format!("--https=127.0.0.1:{port}"));
-    let [one, two] = cluster([&[options[0].as_str()], &[options[1].as_str()]]);
+    let options = [0, 1].map(|at| format!("--https={}:{}", ADDRESSES[at], ports[at]));
+    let [first, second] = options.each_ref().map(|option| [option.as_str()]);
+    let [here, there] = ADDRESSES.map(Location::Address);
+    let [one, two] = cluster_at([(here, &first[..]), (there, &second[..])]);
     push(&one, settings);
-    let [one, two] = [(one, ports[0]), (two, ports[1])].map(|(node, port)| Secured { node, port });
-    wait_for("the site on the other node", STATE_DEADLINE, || {
-        let answer = two.plain("shop.example", "/", &[]);
-        if answer.stdout.contains("A static site") { Ok(()) } else { Err(format!("{answer:?}")) }
+    let made = |at: usize, node| Secured { node, address: ADDRESSES[at], port: ports[at] };
+    let both = [made(0, one), made(1, two)];
+    wait_for("the application on the other node", STATE_DEADLINE, || {
+        let answer = both[1].plain("shop.example", "/", &[]);
+        if answer.stdout.contains(GREETING) { Ok(()) } else { Err(format!("{answer:?}")) }
     });
-    [one, two]
+    both
 }
 
 fn push(node: &Node, settings: &str) {
     let project = node.path("project");
-    copy_of_example("static", &project);
+    copy_of_example("hello", &project);
     let domains = "domains = ['shop.example', 'www.example', '*.wild.example']\n";
     of_files(&project, &[("cortex.toml", &format!("{domains}{settings}"))]);
-    node.push(&project, "site");
+    edit(&project.join("app.py"), "self.path == \"/\"", "self.path in (\"/\", \"/up\")");
+    node.try_push(&project, "site").succeeded();
 }
 
 /// A certificate and its key, made by `openssl`.
@@ -79,7 +89,7 @@ impl Secured {
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--include", "--max-time", "60"]);
         for port in [self.port, self.node.http_port] {
-            command.args(["--resolve", &format!("*:{port}:127.0.0.1")]);
+            command.args(["--resolve", &format!("*:{port}:{}", self.address)]);
         }
         command.args(arguments);
         run(command, &format!("curl {}", arguments.join(" ")))
@@ -122,9 +132,10 @@ struct OpenConnection {
 }
 
 impl OpenConnection {
-    fn new(port: u16, name: &str) -> OpenConnection {
+    fn new(node: &Secured, name: &str) -> OpenConnection {
         let mut command = Command::new("openssl");
-        command.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]);
+        let address = format!("{}:{}", node.address, node.port);
+        command.args(["s_client", "-quiet", "-connect", &address]);
         command.args(["-servername", name, "-alpn", "http/1.1"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("openssl is there");
@@ -135,17 +146,19 @@ impl OpenConnection {
 
     /// Asks once more on it; returns the first line of the answer.
     fn ask(&mut self, host: &str) -> String {
-        let request = format!("HEAD / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         self.writer.write_all(request.as_bytes()).expect("it is open");
-        let mut lines = Vec::new();
+        let mut lines: Vec<String> = Vec::new();
         loop {
             let mut line = String::new();
             self.reader.read_line(&mut line).expect("an answer");
             assert!(!line.is_empty(), "it ended: {lines:?}");
-            if line.trim().is_empty() && !lines.is_empty() {
+            // The body is one line.
+            let is_last = line.contains(GREETING);
+            lines.push(line.trim().to_owned());
+            if is_last {
                 return lines.remove(0);
             }
-            lines.push(line.trim().to_owned());
         }
     }
 }
@@ -162,7 +175,7 @@ fn a_certificate_that_is_brought_to_one_node_is_shown_by_all() {
         node.shows(&rsa, "shop.example");
     }
     eprintln!("both nodes showed it {:?} after the command began", added_at.elapsed());
-    let mut open = OpenConnection::new(two.port, "shop.example");
+    let mut open = OpenConnection::new(&two, "shop.example");
     assert_eq!(open.ask("shop.example"), "HTTP/1.1 200 OK");
     // One of another kind replaces it, on the other node; the connection goes on.
     let ec = make(&place, "ec", EC, &["shop.example", "www.example"]);

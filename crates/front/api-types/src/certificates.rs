@@ -21,7 +21,7 @@ pub struct CertificateRow {
     /// All names in the certificate.
     pub names: Vec<String>,
     pub issuer: String,
-    /// Where it came from: `uploaded`, `issued by` a directory, `the cluster`.
+    /// The way it came here: `uploaded`, `issued by` a directory, `the cluster`.
     pub source: String,
     pub not_before: String,
     pub not_after: String,

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use node::HttpsOptions;
-use router::tls::CertificateFiles;
+use tls::CertificateFiles;
 
 #[derive(Clone, Debug, Args)]
 pub struct HttpsArgs {

@@ -23,11 +23,11 @@ use super::serve::CONNECTIONS_MAX;
 use super::shared::{Live, SUSPECTS_MAX, Secure, Shared};
 use super::start_threads;
 use super::table::RoutedApplication;
-use super::tls::Tls;
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
+use tls::Tls;
 
 /// The node's id where there is no node; no record of a store names it.
 const NODE: &str = "alone";

@@ -18,12 +18,12 @@ use bytes::Bytes;
 
 use self::asker::Asker;
 use super::buffer::Buffer;
+use super::handshake::ShownCertificate;
 use super::pages::{self, Page};
 use super::scope::Scope;
 use super::stream::fill;
 use super::table::RoutedApplication;
 use super::thread::Thread;
-use super::tls::accept::ShownCertificate;
 use super::tunnel::{self, Upgraded};
 use super::wire::Wire;
 use metrics::{Labels, RequestRecord};

@@ -18,7 +18,6 @@ use router_core::book::far::FarDescription;
 use router_core::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
 use tokio::sync::{mpsc, watch};
 
-use super::certificates::CertificateBook;
 use super::command::Command;
 use super::datagrams;
 use super::endpoint::{Endpoint, SlowStart};
@@ -31,6 +30,7 @@ use super::scope::Scope;
 use super::shared::{EndpointKey, FarEndpoints, Live, Shared, Spoken};
 use super::table::{RoutedApplication, Service, Table};
 use metrics::Labels;
+use tls::book::CertificateBook;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "router.control";
@@ -372,7 +372,7 @@ impl Control {
             fair: settings.fair.clone(),
             team: description.team,
             https: settings.https,
-            health_path: settings.health.path.clone(),
+            health_path: settings.health.path.as_deref().map(without_query),
             hedge_after: settings.hedge_after_ms.map(Duration::from_millis),
             labels: Arc::new(Labels::Router(description.name.clone())),
             name: description.name,
@@ -553,4 +553,8 @@ impl Control {
         }
         Ok(())
     }
+}
+
+fn without_query(path: &str) -> String {
+    path.split('?').next().unwrap_or_default().to_owned()
 }

@@ -5,7 +5,6 @@
 pub mod alone;
 pub mod announced;
 mod buffer;
-pub mod certificates;
 pub mod choice;
 mod clients;
 mod closing;
@@ -20,6 +19,7 @@ pub mod far;
 mod files;
 mod forward;
 mod h2;
+mod handshake;
 mod idlers;
 mod lane;
 mod lazy_timer;
@@ -46,7 +46,6 @@ pub mod table;
 mod task;
 mod thread;
 mod time_limit;
-pub mod tls;
 mod tunnel;
 mod wire;
 
@@ -84,7 +83,6 @@ use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::{RouterCall, RouterPeers};
 
-pub use certificates::CertificateBook;
 pub use control::FAIL_POINT;
 pub use serve::CONNECTIONS_MAX;
 pub use shared::Secure;

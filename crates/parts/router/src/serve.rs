@@ -31,6 +31,7 @@ use super::far::host;
 use super::h2;
 use super::h2::client::Job;
 use super::h2::workers::Workers;
+use super::handshake;
 use super::lane::entrant::LaneEntrant;
 use super::lane::{Entrance, Lane};
 use super::pages;
@@ -42,7 +43,6 @@ use super::shared::Shared;
 use super::table::Service;
 use super::task::begin;
 use super::thread::Thread;
-use super::tls;
 use super::wire::Wire;
 use metrics::Recorder;
 use runtime::members::RouterCall;
@@ -308,7 +308,7 @@ fn serve_secure(
     let counted = CountedConnection::begin(&thread);
     begin(async move {
         let Some(secure) = thread.shared.secure.clone() else { return };
-        match tls::accept::accept(stream.into(), tls, &secure.tls, &thread.pool).await {
+        match handshake::accept(stream.into(), tls, &secure.tls, &thread.pool).await {
             Ok(Some(client)) => {
                 let (scope, asker) = (Scope::Secure, Asker::Client);
                 let connection = Connection::new(thread, client.wire, peer, scope, asker);

@@ -14,7 +14,6 @@ use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::certificates::Certificates;
 use super::command::Command;
 use super::endpoint::Endpoint;
 use super::far::peer::FarPeer;
@@ -22,7 +21,6 @@ use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::scope::Scope;
 use super::table::{RoutedApplication, Table};
-use super::tls::Tls;
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use os::platform_log;
@@ -30,6 +28,8 @@ use os::shared_port::Listeners;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::RouterPeers;
+use tls::Tls;
+use tls::book::Certificates;
 
 /// Suspicions that wait for the store; more of them say nothing new.
 pub const SUSPECTS_MAX: usize = 64;

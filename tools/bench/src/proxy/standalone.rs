@@ -26,13 +26,13 @@ use metrics::Metrics;
 use node::records::StoredRecords;
 use os::layout::DataDirectory;
 use router::queue::QueueLimits;
-use router::tls::{CertificateFiles, Tls};
 use router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::supervise::supervise;
 use store::SharedStore;
 use store::options::Options;
+use tls::{CertificateFiles, Tls};
 
 const PUBLIC: &str = "public";
 

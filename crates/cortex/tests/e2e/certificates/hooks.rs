@@ -48,7 +48,7 @@ fn a_node_that_ordered_nothing_answers_the_authority() {
     wait_for("the challenge on the other node", STATE_DEADLINE, || {
         let mut command = Command::new("sh");
         command.arg("-c").arg(SHOW_CHALLENGE);
-        command.arg(format!("127.0.0.1:{}", two.port));
+        command.arg(format!("{}:{}", two.address, two.port));
         let shown = run(command, "openssl s_client");
         // The object identifier of `acmeIdentifier` (RFC 8737).
         let is_it = shown.stdout.contains("1.3.6.1.5.5.7.1.31: critical");

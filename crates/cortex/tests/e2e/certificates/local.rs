@@ -24,7 +24,7 @@ fn names_of_this_machine_are_vouched_for_by_its_own_authority() {
     };
     for _ in 0..2 {
         let answer = asks("site.localhost").succeeded().stdout;
-        assert!(answer.contains("A static site"), "{answer}");
+        assert!(answer.contains("Hello from"), "{answer}");
         // It vouches for nothing else, whatever the application is called elsewhere.
         for host in ["shop.example", "127.0.0.1", "a.b.localhost"] {
             assert!(!asks(host).status.success(), "{host}");
@@ -83,7 +83,7 @@ fn a_port_that_is_passed_on_is_served() {
         command.args(["--silent", "--header", "Host: shop.example"]);
         command.arg(format!("http://127.0.0.1:{}/", node.http_port));
         let answer = run(command, "curl");
-        if answer.stdout.contains("A static site") { Ok(()) } else { Err(format!("{answer:?}")) }
+        if answer.stdout.contains("Hello from") { Ok(()) } else { Err(format!("{answer:?}")) }
     });
 }
 
@@ -99,7 +99,7 @@ fn what_the_operator_named_by_file_wins() {
     push(&node, "");
     let brought: Files =
         super::make(&node.path(""), "brought", super::EC, &["shop.example", "www.example"]);
-    let secured = super::Secured { node, port };
+    let secured = super::Secured { node, address: "127.0.0.1", port };
     secured.add(&brought).succeeded();
     secured.shows(&brought, "www.example");
     secured.shows(&of_file, "shop.example");

@@ -5,13 +5,13 @@ use router_core::http::request::RequestHead;
 use router_core::routes;
 
 use super::{After, Connection};
-use crate::certificates::CHALLENGE_PATH;
 use crate::pace::WRITE_TIME_MAX;
 use crate::pages::Page;
 use crate::scope::Scope;
 use crate::stream::write_all;
 use crate::table::RoutedApplication;
 use crate::thread::Redirect;
+use tls::book::CHALLENGE_PATH;
 
 /// The field by which something in front that ended TLS says so. Where it is there, a redirect
 /// would lead here again.

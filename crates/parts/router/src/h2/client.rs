@@ -20,10 +20,10 @@ use super::workers::{Work, Workers};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::connection::asker::Asker;
+use crate::handshake::ShownCertificate;
 use crate::limits::Limits;
 use crate::scope::Scope;
 use crate::thread::Thread;
-use crate::tls::accept::ShownCertificate;
 use crate::wire::Wire;
 
 /// Streams of all connections of one thread; each holds three buffers while its request is under

@@ -14,8 +14,8 @@ use tokio_rustls::rustls::{self, pki_types::ServerName};
 use super::tls::{certificate, client};
 use super::world::{Backend, Client, DEADLINE, World, node, ok};
 use crate::queue::QueueLimits;
-use crate::tls::{CertificateFiles, Tls};
 use crate::{CONNECTIONS_MAX, RouterConfig, Secure};
+use tls::{CertificateFiles, Tls};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 /// The address of the proxy that is believed.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use model::InstanceState::Ready;
 use model::application::Settings;
-use model::certificate::{AcmeAccount, AcmeChallenge, CertificateOwner, SecretText};
+use model::certificate::{
+    AcmeAccount, AcmeChallenge, CertificateOwner, CertificateSource, SecretText,
+};
 use model::people::Team;
 use model::record::Unknown;
 use model::{Certificate, Recipe, Timestamp, TypedKey};
@@ -17,8 +19,24 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::world::{Backend, Reply, World, app, ok, wait};
-use crate::certificates::tests::certificate;
-use crate::tls::Tls;
+use tls::Tls;
+
+/// Returns a record of a certificate for these names.
+fn certificate(names: &[&str], owner: Option<CertificateOwner>) -> Certificate {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names.clone()).unwrap();
+    Certificate {
+        v: 1,
+        chain: made.cert.pem(),
+        key: SecretText::from(made.signing_key.serialize_pem()),
+        source: CertificateSource::Uploaded,
+        not_before: Timestamp(0),
+        not_after: Timestamp(u64::MAX),
+        names: names.iter().map(|name| name.parse().unwrap()).collect(),
+        owner,
+        unknown: Unknown::new(),
+    }
+}
 
 /// Returns a client that trusts these certificates and speaks this protocol.
 fn client(trusted: &[&Certificate], alpn: &[u8]) -> Arc<ClientConfig> {

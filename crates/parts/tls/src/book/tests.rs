@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::*;
 
 /// Returns a record of a certificate for these names.
-pub fn certificate(names: &[&str], owner: Option<CertificateOwner>) -> Certificate {
+fn certificate(names: &[&str], owner: Option<CertificateOwner>) -> Certificate {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names.clone()).unwrap();
     Certificate {

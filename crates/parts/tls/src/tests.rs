@@ -3,6 +3,16 @@
 use super::*;
 use std::path::Path;
 
+/// Waits until it is so, within a limit.
+async fn wait(mut is_so: impl FnMut() -> bool) {
+    let poll = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), poll).await.expect("it came to pass in time");
+}
+
 /// Writes a certificate for these names, as files `NAME.pem` and `NAME.key`.
 fn write(directory: &Path, name: &str, names: &[&str]) -> CertificateFiles {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -51,7 +61,7 @@ async fn files_that_change_are_read_again_and_bad_ones_are_not_used() {
     tokio::time::sleep(LOOK_INTERVAL * 5).await;
     assert!(Arc::ptr_eq(&before, &current()), "a key that does not fit is not used");
     std::fs::write(&files.key, good).unwrap();
-    crate::tests::world::wait(|| !Arc::ptr_eq(&before, &current())).await;
+    wait(|| !Arc::ptr_eq(&before, &current())).await;
     assert!(tls.covers("b.example", now()));
     drop(tls);
     following.await.unwrap();
@@ -76,7 +86,7 @@ async fn certificates_that_are_bad_at_the_start_are_used_once_they_are_good() {
     tokio::time::sleep(LOOK_INTERVAL * 3).await;
     assert!(has("a.example") && !has("late.example"));
     write(directory.path(), "late", &["late.example"]);
-    crate::tests::world::wait(|| has("late.example")).await;
+    wait(|| has("late.example")).await;
     assert!(has("a.example"));
     drop((tls, named));
     following.await.unwrap();

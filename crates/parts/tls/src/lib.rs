@@ -1,8 +1,8 @@
-//! TLS towards clients: certificates and keys from files, chosen by the name that a client asks
-//! for, and read again when they change. It knows no listener and no request; the router's threads
-//! and `cortex proxy` take connections with it.
+//! Which certificate a client is shown: by the name that it asks for, from files that are read again
+//! when they change, from the cluster's records, and from an authority of this machine. It knows no
+//! connection and no request; the router's threads and `cortex proxy` take connections with it.
 
-pub mod accept;
+pub mod book;
 mod files;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -10,18 +10,18 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
-use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
-use tokio_rustls::rustls::sign::CertifiedKey;
+use rustls::ServerConfig;
+use rustls::crypto::ring::{self, Ticketer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 
 use certificate_core::shelf::Shelf;
 use model::Timestamp;
 use tokio::sync::Notify;
 
+use self::book::{Certificates, ServedCertificate};
 pub use self::files::CertificateFiles;
 use self::files::FileStates;
-use crate::certificates::{Certificates, ServedCertificate};
 
 pub const ALPN_HTTP_2: &[u8] = b"h2";
 /// The protocol by which an authority asks whose a name is (RFC 8737).

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use certificate_core::pair::Pair;
 
 use super::now;
-use crate::certificates::ServedCertificate;
+use crate::book::ServedCertificate;
 
 /// The size of a file, in bytes, more than any chain or key takes; a wrong path may lead to
 /// anything.
@@ -23,7 +23,7 @@ pub struct CertificateFiles {
 
 impl CertificateFiles {
     /// Reads the pair, which must be good now.
-    pub(super) fn read(&self) -> anyhow::Result<ServedCertificate> {
+    pub(crate) fn read(&self) -> anyhow::Result<ServedCertificate> {
         let CertificateFiles { chain, key } = self;
         let of_chain =
             read(chain).with_context(|| format!("the certificate {}", chain.display()))?;
@@ -48,7 +48,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The state of files when somebody looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FileStates(Vec<Option<(SystemTime, u64, u64)>>);
+pub(crate) struct FileStates(Vec<Option<(SystemTime, u64, u64)>>);
 
 impl FileStates {
     pub fn of(files: &[CertificateFiles]) -> FileStates {

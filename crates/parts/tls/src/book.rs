@@ -1,5 +1,5 @@
 //! The certificates that the cluster's records hold, as the router's threads need them: an
-//! immutable snapshot, which the control task makes and swaps. It also has what an authority is
+//! immutable snapshot, which the router's control task makes and swaps. It also has what an authority is
 //! answered that asks whether a name leads here.
 
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use model::certificate::{
 };
 use model::record;
 use model::{Certificate, CertificateName, Key, Timestamp, TypedKey};
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::sign::CertifiedKey;
 use serde::de::DeserializeOwned;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::sign::CertifiedKey;
 
 /// The path below which HTTP-01 asks (RFC 8555, section 8.3).
 pub const CHALLENGE_PATH: &[u8] = b"/.well-known/acme-challenge/";
@@ -205,4 +205,4 @@ fn pair(chain: &str, key: &model::certificate::SecretText) -> Result<Pair, Strin
 }
 
 #[cfg(test)]
-pub mod tests;
+mod tests;

@@ -4,10 +4,10 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tls::book::ServedCertificate;
+use tls::{ALPN_ACME, ALPN_HTTP_2, Tls};
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
-use super::{ALPN_ACME, ALPN_HTTP_2, Tls};
-use crate::certificates::ServedCertificate;
 use crate::closing::close_gently;
 use crate::far::sealed::Sealed;
 use crate::pages;
