@@ -73,6 +73,7 @@ const KEPT_OUT: &[(&str, &[&str])] = &[
     ("cluster", &["hyper", "axum", "agent-core", "router-core"]),
     ("router", &["store-core", "store", "agent-core", "axum"]),
     ("agent", &["router-core", "hyper", "axum"]),
+    ("certificates", &["router", "router-core", "agent-core", "axum"]),
     ("checker", &["router-core", "agent-core", "hyper", "axum"]),
     ("proxy", &["store-core", "store", "agent-core", "axum"]),
     ("cli", &["rusqlite", "bench"]),

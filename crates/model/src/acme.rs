@@ -34,7 +34,7 @@ pub struct AcmeSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_hook: Option<String>,
     pub agreed_at: Timestamp,
-    /// Who agreed: a user, or the machine's owner.
+    /// The one who agreed: a user, or the machine's owner.
     pub agreed_by: String,
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -48,8 +48,8 @@ pub struct AccountBinding {
     pub hmac_key: SecretText,
 }
 
-/// `acme::registration`: why there is no account yet although a person agreed. Deleted when there is
-/// one.
+/// `acme::registration`: why there is no account yet although a person agreed. Deleted when there
+/// is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcmeRegistration {
     pub v: u32,

@@ -1,5 +1,6 @@
-//! What a person said of certificates where the node was started: which authority they agreed to, and
-//! at which addresses strangers reach the node. It goes into the store, so that all nodes keep to it.
+//! What a person said of certificates where the node was started: which authority they agreed to,
+//! and at which addresses strangers reach the node. It goes into the store, so that all nodes keep
+//! to it.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,6 @@
 //! How many orders are made, and how soon after a failure: well below what Let's Encrypt allows
-//! (its page "Rate Limits"), so that a cluster never finds the door shut when it needs a certificate.
+//! (its page "Rate Limits"), so that a cluster never finds the door shut when it needs a
+//! certificate.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The machine that one node runs for all names. It decides from the records of the store, whole:
 //! whether a name is due, whose turn it is, and whether an order may be made; `run` takes one order
-//! from step to step. A claim is durable before anything is asked of the authority, so that no order
-//! is made that no record counts.
+//! from step to step. A claim is durable before anything is asked of the authority, so that no
+//! order is made that no record counts.
 
 mod plan;
 mod run;
@@ -130,8 +130,8 @@ pub enum Task {
     Check,
     /// Writes the order to the store, durably.
     Save(Box<AcmeOrder>),
-    /// Makes an order at the authority, and a key for the certificate. `replaces` is the certificate
-    /// that it follows.
+    /// Makes an order at the authority, and a key for the certificate. `replaces` is the
+    /// certificate that it follows.
     Order {
         replaces: Option<String>,
     },
@@ -242,7 +242,8 @@ impl Orderer {
         entry.certificate.as_ref().map(|facts| facts.due(window))
     }
 
-    /// Returns the other nodes that are counted on: one that is out of sight for a moment comes back.
+    /// Returns the other nodes that are counted on: one that is out of sight for a moment comes
+    /// back.
     fn counted(&self) -> BTreeSet<NodeId> {
         self.alive.iter().chain(self.missed.keys()).cloned().collect()
     }

@@ -19,8 +19,8 @@ pub struct Facts {
 /// The part of its lifetime that a certificate still has when it is renewed at the latest, whatever
 /// its authority suggests: 11 days of 90, and 18 hours of 6 days.
 const MARGIN_PART: u32 = 8;
-/// How often an authority is asked at the most and at the least, whatever it says (RFC 9773, section
-/// 4.3).
+/// How often an authority is asked at the most and at the least, whatever it says (RFC 9773,
+/// section 4.3).
 const ASKED_MIN: Duration = Duration::from_secs(60);
 const ASKED_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The pause after an authority that could not be asked, and the longest one.
@@ -47,8 +47,8 @@ impl Facts {
     }
 }
 
-/// Returns the moment of the window at which this certificate is renewed: by chance, so that not all
-/// come at once, and the same one on every node.
+/// Returns the moment of the window at which this certificate is renewed: by chance, so that not
+/// all come at once, and the same one on every node.
 fn pick(window: &RenewalWindow) -> Timestamp {
     let chance = hash::bytes(window.certificate.as_bytes());
     Timestamp(window.start.0 + chance % (window.end.0 - window.start.0))

@@ -222,12 +222,15 @@ fn addresses_stars_and_names_without_port_80_have_their_ways() {
 /// Writes a program that makes and removes records in the DNS of the test.
 fn hook(node: &Node, pebble: &Pebble) -> PathBuf {
     let (path, log) = (node.path("hook"), node.path("hook.log"));
-    let script = format!(
-        "#!/bin/sh\nset -e\necho \"$@\" >> {}\ncase $1 in\npresent) path=set-txt;;\n*) path=clear-txt;;\nesac\n\
-         curl -sS --fail -X POST -d \"{{\\\"host\\\": \\\"$2\\\", \\\"value\\\": \\\"$3\\\"}}\" {}/$path\n",
-        log.display(),
-        pebble.dns_management()
-    );
+    let body = r#"{\"host\": \"$2\", \"value\": \"$3\"}"#;
+    let script = [
+        "#!/bin/sh".into(),
+        "set -e".into(),
+        format!("echo \"$@\" >> {}", log.display()),
+        "case $1 in present) path=set-txt;; *) path=clear-txt;; esac".into(),
+        format!("curl -sS --fail -X POST -d \"{body}\" {}/$path", pebble.dns_management()),
+    ];
+    let script = script.join("\n");
     fs::write(&path, script).expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
     path

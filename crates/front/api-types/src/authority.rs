@@ -89,7 +89,7 @@ pub struct CertificateStatus {
     pub state: String,
     pub issuer: Option<String>,
     pub not_after: Option<String>,
-    /// When it is renewed.
+    /// The time of its renewal.
     pub renewal: Option<String>,
     /// The last error, in the authority's words.
     pub error: Option<String>,

@@ -1,5 +1,5 @@
-//! The options of `cortex up` about certificates from an authority: which one, for whom, and that its
-//! terms are agreed to.
+//! The options of `cortex up` about certificates from an authority: which one, for whom, and that
+//! its terms are agreed to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -24,8 +24,8 @@ pub struct AuthorityArgs {
     /// What vouches for the authority's own server, in PEM form, if this machine does not know it
     #[arg(long, value_name = "FILE", requires = "acme_agree_terms")]
     acme_ca: Option<PathBuf>,
-    /// Order certificates for this machine's public addresses, too: those that are named, or that it
-    /// has
+    /// Order certificates for this machine's public addresses, too: those that are named, or that
+    /// it has
     #[arg(
         long,
         value_name = "ADDRESS,…",

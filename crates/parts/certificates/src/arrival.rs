@@ -1,6 +1,6 @@
 //! Whether requests for a name come to this cluster: what DNS says, and a request through the name
-//! itself for something that only this cluster can answer. It is asked for just as an authority asks
-//! for HTTP-01, so what arrives here arrives there.
+//! itself for something that only this cluster can answer. It is asked for just as an authority
+//! asks for HTTP-01, so what arrives here arrives there.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Where authorities ask; nothing else will do (RFC 8555, section 8.3; RFC 8737).
+/// The ports at which authorities ask; no other will do (RFC 8555, section 8.3; RFC 8737).
 pub const HTTP_PORT: u16 = 80;
 pub const HTTPS_PORT: u16 = 443;
 /// The protocol of TLS-ALPN-01.
@@ -42,7 +42,7 @@ const HEADERS_MAX: usize = 64;
 pub struct Found {
     /// The addresses that DNS has for it.
     pub addresses: Vec<IpAddr>,
-    /// Why there are none.
+    /// The reason why there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup: Option<String>,
     /// What each of them answers.

@@ -1,6 +1,6 @@
 //! HTTP to an authority, for the client of the protocol: one connection for each request, over TLS,
-//! with limits on time and size. Knows how far a request came when it failed, and what the authority
-//! says of when to try again.
+//! with limits on time and size. Knows how far a request came when it failed, and what the
+//! authority says of when to try again.
 
 use std::cell::Cell;
 use std::error::Error as StdError;

@@ -19,8 +19,8 @@ use tokio_rustls::rustls::pki_types::Der;
 
 use crate::failure::{of_api, problem};
 
-/// How often a request is sent again whose nonce the authority does not know any more; the client of
-/// the protocol sends each one three times by itself.
+/// How often a request is sent again whose nonce the authority does not know any more; the client
+/// of the protocol sends each one three times by itself.
 const NONCES_MAX: u32 = 4;
 /// The profile of certificates for addresses at Let's Encrypt, which gives them out for six days
 /// alone.

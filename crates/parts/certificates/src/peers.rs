@@ -1,6 +1,6 @@
-//! Questions about names between nodes: whether a name leads here as seen from there, and whether the
-//! other node has what it is to show. A question and an answer, a line of JSON each, on a stream of
-//! their own.
+//! Questions about names between nodes: whether a name leads here as seen from there, and whether
+//! the other node has what it is to show. A question and an answer, a line of JSON each, on a
+//! stream of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const STREAMS_MAX: usize = 64;
 const QUESTION_TIME_MAX: Duration = Duration::from_secs(10);
 /// The time for an answer, which may take a look at each of eight addresses twice.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(100);
-/// How long the other nodes have to come to hold what was written: replication takes a fraction of a
-/// second.
+/// How long the other nodes have to come to hold what was written: replication takes a fraction of
+/// a second.
 const HELD_WITHIN: Duration = Duration::from_secs(10);
 const HELD_POLL: Duration = Duration::from_millis(100);
 /// The time in which a router shows what its store holds.

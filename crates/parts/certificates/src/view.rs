@@ -32,9 +32,9 @@ pub struct View {
     serving: BTreeSet<ApplicationName>,
     public: BTreeMap<NodeId, Vec<IpAddr>>,
     members: BTreeSet<NodeId>,
-    /// When certificates that people brought expire.
+    /// The ends of certificates that people brought.
     brought: BTreeMap<CertificateName, Timestamp>,
-    /// When those expire that were issued, and who issued them.
+    /// The ends of those that were issued, and who issued them.
     issued: BTreeMap<CertificateName, (Timestamp, String, Facts)>,
     orders: BTreeMap<CertificateName, Timestamp>,
     pub settings: Option<AcmeSettings>,

@@ -1,6 +1,6 @@
-//! One order of this node, from its claim to the certificate. Each step asks the shell for one thing
-//! and goes on with its answer; the authority's own state of the order says what is next, so that
-//! another node can go on where this one was lost.
+//! One order of this node, from its claim to the certificate. Each step asks the shell for one
+//! thing and goes on with its answer; the authority's own state of the order says what is next, so
+//! that another node can go on where this one was lost.
 
 use std::time::Duration;
 

@@ -14,7 +14,8 @@ use crate::challenge::Means;
 use crate::orderer::{Arrival, Effect, Event, Orderer, Outcome, Task};
 use crate::renewal::Facts;
 
-/// When a node is lost: before it does its next step, or when it is done and its answer is not there.
+/// The moment at which a node is lost: before it does its next step, or when that is done and its
+/// answer is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     BeforeActing,

@@ -1,6 +1,6 @@
-//! The authority under test: Pebble, the small one of Let's Encrypt's makers, and its DNS, on a host
-//! of their own in a network of namespaces. Nodes ask this DNS alone, and listen on the ports that
-//! authorities ask at, as in the world outside.
+//! The authority under test: Pebble, the small one of Let's Encrypt's makers, and its DNS, on a
+//! host of their own in a network of namespaces. Nodes ask this DNS alone, and listen on the ports
+//! that authorities ask at, as in the world outside.
 
 use std::fs;
 use std::path::{Path, PathBuf};

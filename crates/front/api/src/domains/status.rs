@@ -1,5 +1,5 @@
-//! What is known of an application's domains: what DNS must say and says, whether requests come here,
-//! and how far the certificate is, with what to do.
+//! What is known of an application's domains: what DNS must say and says, whether requests come
+//! here, and how far the certificate is, with what to do.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
