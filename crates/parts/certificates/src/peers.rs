@@ -189,13 +189,15 @@ pub async fn await_held(
     store: &SharedStore,
     key: &TypedKey,
 ) -> anyhow::Result<Vec<NodeId>> {
-    let Some(members) = members else { return Ok(Vec::new()) };
+    let Some(members) = members else {
+        sleep(SHOWN_AFTER).await;
+        return Ok(Vec::new());
+    };
     let key = key.key();
     let hash = store.lookup_hash(&key).await?.context("it is not in the store")?;
     let hash = model::hex::to_hex(&hash);
     let deadline = Instant::now() + HELD_WITHIN;
     let mut missing: Vec<NodeId> = members.alive().borrow().iter().cloned().collect();
-    let any = !missing.is_empty();
     loop {
         let mut still = Vec::new();
         for node in missing {
@@ -213,7 +215,7 @@ pub async fn await_held(
         }
         sleep(HELD_POLL).await;
     }
-    if any && missing.is_empty() {
+    if missing.is_empty() {
         sleep(SHOWN_AFTER).await;
     }
     Ok(missing)
