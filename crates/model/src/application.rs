@@ -190,6 +190,34 @@ impl InstanceProtocol {
     }
 }
 
+/// The way in which an application has its clients come by HTTPS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpsSettings {
+    /// Whether clients that come without are sent there, where there is a certificate for the host.
+    #[serde(default = "yes")]
+    pub redirect: bool,
+    /// The seconds for which browsers are told to come with TLS alone (RFC 6797). Nobody can take
+    /// that back, so nobody is told unless the application asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hsts_seconds: Option<u64>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for HttpsSettings {
+    fn default() -> HttpsSettings {
+        HttpsSettings { redirect: true, hsts_seconds: None }
+    }
+}
+
+impl HttpsSettings {
+    fn is_default(&self) -> bool {
+        *self == HttpsSettings::default()
+    }
+}
+
 /// The way in which a release wants to be run: from its `cortex.toml` or the like, frozen with the
 /// release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,6 +235,9 @@ pub struct Settings {
     /// The protocol that its web instances speak.
     #[serde(default, skip_serializing_if = "InstanceProtocol::is_default")]
     pub protocol: InstanceProtocol,
+    /// What clients get that come without TLS, and those that come with it.
+    #[serde(default, skip_serializing_if = "HttpsSettings::is_default")]
+    pub https: HttpsSettings,
     /// What keeps requests together on one instance, for strategies that do so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<RequestKey>,
@@ -261,6 +292,7 @@ impl Default for Settings {
             rollout: RolloutMode::default(),
             balance: "least-loaded".into(),
             protocol: InstanceProtocol::default(),
+            https: HttpsSettings::default(),
             sticky: None,
             fair: RequestKey::Address,
             slow_start_ms: None,

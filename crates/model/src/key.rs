@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::audit::AuditId;
 use crate::build::BuildId;
+use crate::certificate::CertificateName;
 use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId, TeamName, UserName};
 use crate::time::Timestamp;
 use crate::value::ContentHash;
@@ -224,6 +225,20 @@ pub enum TypedKey {
     Audit(NodeId, AuditId),
     /// The end of that change.
     AuditOutcome(NodeId, AuditId),
+    /// The certificate for a name.
+    Certificate(CertificateName),
+    /// The cluster's account at an authority that issues certificates.
+    AcmeAccount,
+    /// The certificate that such an authority is shown when it asks whose a name is.
+    AcmeChallenge(CertificateName),
+    /// The authority that a person agreed to use.
+    AcmeSettings,
+    /// The reason why there is no account there yet.
+    AcmeRegistration,
+    /// The order for a certificate of this name.
+    AcmeOrder(CertificateName),
+    /// The addresses at which strangers reach this node.
+    PublicAddresses(NodeId),
     Board(BoardKey),
 }
 
@@ -304,6 +319,13 @@ impl TypedKey {
             TypedKey::TokenUse(hash, node) => format!("access::used::{hash}::{node}"),
             TypedKey::Audit(node, id) => format!("audit::{node}::{id}"),
             TypedKey::AuditOutcome(node, id) => format!("audit::{node}::{id}::outcome"),
+            TypedKey::Certificate(name) => format!("cert::{}", name.token()),
+            TypedKey::AcmeAccount => "acme::account".into(),
+            TypedKey::AcmeChallenge(name) => format!("acme::challenge::{}", name.token()),
+            TypedKey::AcmeSettings => "acme::settings".into(),
+            TypedKey::AcmeRegistration => "acme::registration".into(),
+            TypedKey::AcmeOrder(name) => format!("acme::order::{}", name.token()),
+            TypedKey::PublicAddresses(node) => format!("node::{node}::public"),
             TypedKey::Board(board) => {
                 let (word, id, last) = match board {
                     BoardKey::Drained(id, generation) => ("drained", id, generation.to_string()),
@@ -387,6 +409,13 @@ impl TypedKey {
             ["audit", node, id, "outcome"] => {
                 TypedKey::AuditOutcome(node.parse().ok()?, id.parse().ok()?)
             }
+            ["cert", name] => TypedKey::Certificate(name.parse().ok()?),
+            ["acme", "account"] => TypedKey::AcmeAccount,
+            ["acme", "challenge", name] => TypedKey::AcmeChallenge(name.parse().ok()?),
+            ["acme", "settings"] => TypedKey::AcmeSettings,
+            ["acme", "registration"] => TypedKey::AcmeRegistration,
+            ["acme", "order", name] => TypedKey::AcmeOrder(name.parse().ok()?),
+            ["node", node, "public"] => TypedKey::PublicAddresses(node.parse().ok()?),
             ["local", "unkept", app, process, slot, node] => {
                 let node = node.parse().ok()?;
                 TypedKey::Board(BoardKey::Unkept(instance(app, process, slot)?, node))
@@ -443,7 +472,14 @@ impl TypedKey {
             | TypedKey::Token(_)
             | TypedKey::TokenUse(..)
             | TypedKey::Audit(..)
-            | TypedKey::AuditOutcome(..) => None,
+            | TypedKey::AuditOutcome(..)
+            | TypedKey::Certificate(_)
+            | TypedKey::AcmeAccount
+            | TypedKey::AcmeChallenge(_)
+            | TypedKey::AcmeSettings
+            | TypedKey::AcmeRegistration
+            | TypedKey::AcmeOrder(_)
+            | TypedKey::PublicAddresses(_) => None,
         }
     }
 }
@@ -498,6 +534,16 @@ pub fn audit_prefix() -> Prefix {
     Prefix("audit".into())
 }
 
+/// Returns the prefix of all certificates.
+pub fn certificates_prefix() -> Prefix {
+    Prefix("cert".into())
+}
+
+/// Returns the prefix of the account at an authority, and of what is under way there.
+pub fn acme_prefix() -> Prefix {
+    Prefix("acme".into())
+}
+
 /// Returns the prefix of what says which applications of this name were destroyed.
 pub fn destroyed_prefix(app: &ApplicationName) -> Prefix {
     Prefix(format!("cluster::destroyed::{app}"))
@@ -516,84 +562,4 @@ pub fn instances_prefix(app: &ApplicationName) -> Prefix {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::id::ProcessType;
-
-    #[test]
-    fn keys_are_validated() {
-        for good in ["a", "a::b", "a:b::c", "app::x::spec", "ä::ö"] {
-            assert!(good.parse::<Key>().is_ok(), "{good}");
-        }
-        for bad in ["", "::", "a::", "::a", "a::::b", "a\nb", &"x".repeat(1025)] {
-            assert!(bad.parse::<Key>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn prefixes_match_whole_tokens() {
-        let prefix: Prefix = "foo::bar".parse().unwrap();
-        for (key, expected) in [
-            ("foo::bar", true),
-            ("foo::bar::baz", true),
-            ("foo::barbaz", false),
-            ("foo", false),
-            ("foo::bar:::x", true),
-        ] {
-            assert_eq!(prefix.matches(&Key(key.into())), expected, "{key}");
-        }
-        assert!(Prefix::all().matches(&Key("anything".into())));
-    }
-
-    #[test]
-    fn typed_keys_round_trip() {
-        let app: ApplicationName = "shop".parse().unwrap();
-        let node: NodeId = "n1".parse().unwrap();
-        let id = InstanceId { application: app.clone(), process: ProcessType::web(), slot: 3 };
-        let release = ReleaseId { number: 7, node: node.clone() };
-        for key in [
-            TypedKey::Spec(app.clone()),
-            TypedKey::Config(app.clone()),
-            TypedKey::ConfigAt(app.clone(), release.clone()),
-            TypedKey::Release(app.clone(), release.clone()),
-            TypedKey::Outcome(app.clone(), release.clone()),
-            TypedKey::Artefact(app.clone(), BuildId::Of(release), node.clone(), "x86_64".into()),
-            TypedKey::Artefact(
-                app.clone(),
-                BuildId::Content([7; 16]),
-                node.clone(),
-                "x86_64-musl".into(),
-            ),
-            TypedKey::Source(app.clone(), ContentHash([7; 32])),
-            TypedKey::Rollout(app.clone()),
-            TypedKey::Holder(app.clone()),
-            TypedKey::Move(app.clone()),
-            TypedKey::Cron(app.clone(), "clean".into()),
-            TypedKey::Destroyed(app, Timestamp(1_700_000_000_000)),
-            TypedKey::Drained(node.clone()),
-            TypedKey::Claim(id.clone(), node.clone()),
-            TypedKey::Probe(node.clone(), id.clone()),
-            TypedKey::Testimony(node.clone(), id.clone(), node.clone()),
-            TypedKey::Member(node.clone()),
-            TypedKey::Guest(node.clone()),
-            TypedKey::NodeInfo(node.clone()),
-            TypedKey::NodeLoad(node.clone()),
-            TypedKey::Roll,
-            TypedKey::Binary(ContentHash([9; 32])),
-            TypedKey::NodeUpgrade(node.clone()),
-            TypedKey::IsolationDefault,
-            TypedKey::User("ana".parse().unwrap()),
-            TypedKey::Team("shop".parse().unwrap()),
-            TypedKey::Token(ContentHash([5; 32])),
-            TypedKey::TokenUse(ContentHash([5; 32]), node.clone()),
-            TypedKey::Audit(node.clone(), AuditId::new(Timestamp(7), 3)),
-            TypedKey::AuditOutcome(node.clone(), AuditId::new(Timestamp(7), 3)),
-            TypedKey::Board(BoardKey::Drained(id.clone(), 4)),
-            TypedKey::Board(BoardKey::Memory(id.clone(), 4)),
-            TypedKey::Board(BoardKey::Suspect(id.clone(), 4)),
-            TypedKey::Board(BoardKey::Unkept(id, node)),
-        ] {
-            assert_eq!(TypedKey::parse(&key.key()), Some(key));
-        }
-    }
-}
+mod tests;

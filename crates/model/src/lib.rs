@@ -3,9 +3,11 @@
 //! Data only: nothing here decides and nothing here does I/O.
 
 pub mod access;
+pub mod acme;
 pub mod application;
 pub mod audit;
 pub mod build;
+pub mod certificate;
 pub mod cron;
 pub mod hash;
 pub mod hex;
@@ -30,6 +32,7 @@ pub mod value;
 
 pub use application::{ApplicationSpec, ProcessSpec};
 pub use build::BuildId;
+pub use certificate::{Certificate, CertificateName, DomainName};
 pub use id::{
     ApplicationName, Generation, InstanceId, NodeId, ProcessType, ReleaseId, Slot, TeamName,
     TokenName, UserName,

@@ -1,9 +1,11 @@
 //! One node: the only file that knows every part. It opens the store, starts the parts, watches
 //! over them and stops them in order.
 
+mod agreement;
 pub mod backend;
 mod bus;
 mod control;
+pub mod development;
 pub mod identity;
 pub mod platform;
 pub mod records;
@@ -12,7 +14,7 @@ pub mod started;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +31,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+pub use self::agreement::AuthorityOptions;
 use self::control::Control;
+use self::development::DevelopmentAuthority;
 use self::records::StoredRecords;
 use self::started::Started;
 use crate::backend::Backend;
@@ -43,6 +47,7 @@ use agent::prepare::{NetworkSettings, Preparer};
 use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
+use certificates::CertificatesContext;
 use cluster::options::PeerOptions;
 use cluster::peers::Peers;
 use cluster::remote;
@@ -53,7 +58,6 @@ use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use redis::{ServerConfig, ServerHandle};
 use router::queue::QueueLimits;
-use router::tls::{CertificateFiles, Tls};
 use router::{RouterConfig, RouterHandle, Secure};
 use runtime::driver::Clock;
 use runtime::faults::Faults;
@@ -62,6 +66,7 @@ use runtime::supervise::supervise;
 use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
+use tls::{CertificateFiles, Tls};
 use upgrade::succession::{Handover, Testament, UnderWay};
 use upgrade::{OpenPorts, ProcessOrigin, Upgrading};
 
@@ -78,6 +83,10 @@ pub struct NodeConfig {
     /// Proxies in front of this node that announce whose each connection is.
     pub announced_by: Option<Senders>,
     pub forwarded: ForwardedFields,
+    /// The authority that a person agreed to when the node was started.
+    pub authority: Option<AuthorityOptions>,
+    /// The addresses at which strangers reach this node, for which it wants certificates.
+    pub public: Vec<IpAddr>,
     pub store: Backend,
     /// The roles of the node; `None` for those it had before, and at first all.
     pub roles: Option<Roles>,
@@ -103,7 +112,10 @@ pub struct NodeConfig {
 #[derive(Clone, Debug)]
 pub struct HttpsOptions {
     pub address: SocketAddr,
+    /// Those of files, which count before those that the cluster's records hold.
     pub certificates: Vec<CertificateFiles>,
+    /// The port at which clients find it, where something in front passes another one on.
+    pub port: Option<u16>,
 }
 
 /// The reason why a node's run is over.
@@ -322,6 +334,7 @@ impl Node {
             upgrade::rolling::run(next.clone(), ports.clone(), clock)
         }));
         parts.spawn(supervise("api", move || api::serve(api.clone())));
+        self.start_certificates(&mut parts);
         self.start_checker(&mut parts);
         let failing = faults.clone();
         parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
@@ -336,6 +349,20 @@ impl Node {
     /// Returns the peers as those parts see them that do not care how they are reached.
     fn members(&self) -> Option<Arc<dyn Members>> {
         self.peers.clone().map(|peers| peers as Arc<dyn Members>)
+    }
+
+    /// Starts what orders certificates. Any node does, whatever it serves itself.
+    fn start_certificates(&self, parts: &mut JoinSet<()>) {
+        let Node { config, id, clock, store, .. } = self;
+        let context = CertificatesContext {
+            store: store.clone(),
+            node: id.clone(),
+            clock: *clock,
+            members: self.members(),
+            https: config.https.is_some(),
+        };
+        context.answer();
+        parts.spawn(supervise("certificates", move || certificates::run(context.clone())));
     }
 
     /// Starts the checker; a node without one listens to those of other nodes.
@@ -381,7 +408,14 @@ impl Node {
         let secure = config.https.as_ref().filter(|_| is_public).map(|https| {
             // A certificate that cannot be loaded must not stop what runs here.
             let tls = Tls::load_good(https.certificates.clone())?;
-            anyhow::Ok(Secure { address: https.address, tls })
+            match DevelopmentAuthority::of(&config.layout, clock.now()) {
+                Ok(authority) => tls.ask_locally(Arc::new(authority)),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "node.no_development_authority");
+                }
+            }
+            anyhow::Ok(Secure { address: https.address, tls, port: https.port })
         });
         let router = Arc::new(router::start(
             &RouterConfig {
@@ -538,7 +572,7 @@ async fn announce(
     };
     let key = TypedKey::NodeInfo(node.clone()).key();
     store.set(key, record::encode(&info).into()).await.context("the node's record")?;
-    Ok(())
+    agreement::keep(&store, config, node, clock).await
 }
 
 /// Returns the kinds of walls that this machine can build, by trying.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use router::records::{RecordChange, Records};
 use store::{RECORD_BYTES_MAX, SharedStore, Value, WatchEvent};
+use tls::book::CertificateBook;
 
 pub struct StoredRecords(pub SharedStore);
 
@@ -70,7 +71,7 @@ impl Records for StoredRecords {
 /// Returns the record's bytes, or no bytes for a key that the router does not want. A release with
 /// a long recipe is a file. A record that cannot be read changes nothing, and is reported.
 fn record(key: &Key, value: &Value) -> Option<Bytes> {
-    if !Book::wants(key) {
+    if !Book::wants(key) && !CertificateBook::wants(key) {
         return Some(Bytes::new());
     }
     let record = value.read(RECORD_BYTES_MAX);

@@ -36,8 +36,8 @@ use router::alone;
 use router::alone::Alone;
 use router::datagrams;
 use router::datagrams::FLOWS_MAX;
-use router::tls::{CertificateFiles, Tls};
 use runtime::driver::Clock;
+use tls::{CertificateFiles, Tls};
 
 /// The maximum wait for what is under way when somebody ends the proxy.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -367,7 +367,7 @@ async fn start(
                 false => Some(Tls::load(config.certificates.clone())?),
             };
             if let Some(tls) = &tls {
-                tokio::spawn(tls.follow());
+                tokio::spawn(tls.follow(Arc::default()));
             }
             let announced_by = config.announced_by.clone();
             let threads = listeners.len();

@@ -84,8 +84,13 @@ impl DataDirectory {
     }
 
     /// Returns the directories in which every file is a key, or belongs to one.
-    pub fn keys(&self) -> [PathBuf; 2] {
-        [self.cluster(), self.face_certificate()]
+    pub fn keys(&self) -> [PathBuf; 3] {
+        [self.cluster(), self.face_certificate(), self.development()]
+    }
+
+    /// Returns the directory of the authority that vouches for names of this machine.
+    pub fn development(&self) -> PathBuf {
+        self.root.join("development")
     }
 
     /// Returns what else nobody but the owner may read: directories and single files.

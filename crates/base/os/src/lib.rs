@@ -2,6 +2,7 @@
 //! sockets that are handed on, locks, the names in a data directory, copies of the binary. Must not
 //! know the store, the network's peers, or what processes are for.
 
+pub mod activation;
 pub mod archive;
 pub mod beneath;
 pub mod binaries;

@@ -78,7 +78,13 @@ impl Listeners {
             Some(mut listeners) => {
                 let at = listeners[0].local_addr()?;
                 while listeners.len() < threads {
-                    listeners.push(socket(at, true)?.into());
+                    // One that something else bound for this process is shared: another one may not
+                    // be allowed.
+                    let further = match socket(at, true) {
+                        Ok(further) => further.into(),
+                        Err(_) => listeners[0].try_clone()?,
+                    };
+                    listeners.push(further);
                 }
                 listeners
             }

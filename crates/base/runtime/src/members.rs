@@ -32,11 +32,18 @@ pub enum StreamKind {
     Call,
     /// The question how many subscribers channels of the bus have.
     Listeners,
+    /// Questions about names that want certificates.
+    Certificates,
 }
 
 impl StreamKind {
-    pub const ALL: [StreamKind; 4] =
-        [StreamKind::Files, StreamKind::Probe, StreamKind::Call, StreamKind::Listeners];
+    pub const ALL: [StreamKind; 5] = [
+        StreamKind::Files,
+        StreamKind::Probe,
+        StreamKind::Call,
+        StreamKind::Listeners,
+        StreamKind::Certificates,
+    ];
 }
 
 /// A function that takes a stream that another member opened.

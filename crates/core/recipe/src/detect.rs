@@ -459,6 +459,7 @@ fn settings(manifest: &Manifest) -> Settings {
     settings.limits.build_cores = manifest.build_cores;
     settings.limits.build_time_ms = manifest.build_time_ms;
     settings.requests = manifest.requests;
+    settings.https = manifest.https;
     settings.rollout = manifest.rollout.unwrap_or_default();
     settings.protocol = manifest.protocol.unwrap_or_default();
     if let Some(balance) = &manifest.balance {

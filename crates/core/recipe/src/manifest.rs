@@ -7,12 +7,13 @@ mod cortex_toml;
 pub(crate) mod cron;
 pub mod domains;
 mod health;
+mod https;
 pub mod ports;
 mod veraconfig;
 
 use std::collections::BTreeMap;
 
-use model::application::{InstanceProtocol, RequestKey, RolloutMode};
+use model::application::{HttpsSettings, InstanceProtocol, RequestKey, RolloutMode};
 use model::cron::CronRecipe;
 use model::port::PortRecipe;
 use model::release::StaticMount;
@@ -83,6 +84,7 @@ pub struct Manifest {
     pub build_cores: Option<u32>,
     pub build_time_ms: Option<u64>,
     pub requests: RequestLimits,
+    pub https: HttpsSettings,
     pub rollout: Option<RolloutMode>,
     pub balance: Option<String>,
     pub protocol: Option<InstanceProtocol>,

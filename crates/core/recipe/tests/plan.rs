@@ -204,6 +204,7 @@ fn the_reference_file_is_read_whole() {
     assert_eq!((requests.idle_ms, requests.head_ms), (Some(75_000), Some(20_000)));
     assert_eq!((requests.body_ms, requests.answer_ms), (Some(300_000), Some(300_000)));
     assert_eq!((requests.queue_ms, requests.body_bytes_max), (Some(30_000), Some(10 << 20)));
+    assert_eq!((settings.https.redirect, settings.https.hsts_seconds), (true, Some(15_552_000)));
     assert_eq!((settings.rollout, settings.stop_grace_ms), (RolloutMode::StartFirst, 30_000));
     let (sticky, fair) = (RequestKey::Cookie("session".into()), "header:X-Api-Key".to_string());
     assert_eq!((settings.balance.as_str(), settings.sticky), ("rendezvous", Some(sticky)));
@@ -349,6 +350,8 @@ fn mistakes_in_our_file_are_named() {
         ("fair = 'cookie:id'", "fair: a cookie tells no clients apart"),
         ("slow_start = '30'", "slow_start: '30' is not a duration"),
         ("hedge_after = 'soon'", "hedge_after: 'soon' is not a duration"),
+        ("[https]\nhsts = '1y'", "https.hsts: '1y' is not a time"),
+        ("[https]\nforce = true", "unknown field `force`"),
         ("name = ", "cortex.toml"),
     ] {
         let found = message(&[("cortex.toml", text), ("app.py", "")], None);

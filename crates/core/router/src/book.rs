@@ -2,6 +2,7 @@
 //! Driven by the router's control task, which feeds it the store's changes.
 
 pub mod far;
+mod teams;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +15,11 @@ use model::release::StaticMount;
 use model::{
     ApplicationName, ApplicationSpec, BuildId, Claim, Generation, Incarnation, InstanceId,
     InstanceState, Key, NodeId, PortId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase,
-    Timestamp,
+    TeamName, Timestamp,
 };
 
 use self::far::{FarClaims, FarDescription, FarNodes};
+use self::teams::Teams;
 use crate::routes::{self, Rights};
 
 /// One application as the router's threads need it.
@@ -27,6 +29,8 @@ pub struct Description {
     /// The normalized hosts, `NAME.localhost` first.
     pub hosts: Vec<String>,
     pub port: Option<u16>,
+    /// The team that it belongs to.
+    pub team: Option<TeamName>,
     /// What decides which of them are its own if others want them.
     pub rights: Rights,
     pub serving: Option<ReleaseId>,
@@ -91,6 +95,7 @@ pub struct Book {
     applications: BTreeMap<ApplicationName, RoutingRecords>,
     /// The times at which applications that were destroyed had been created.
     destroyed: BTreeSet<(ApplicationName, Timestamp)>,
+    teams: Teams,
 }
 
 #[derive(Debug, Default)]
@@ -116,16 +121,26 @@ impl RoutingRecords {
 
 /// Returns what is to be watched.
 pub fn prefixes() -> Vec<Prefix> {
-    ["cluster::destroyed", "app", "instance", "cluster::nodes", "probe"]
-        .iter()
-        .filter_map(|text| text.parse().ok())
-        .collect()
+    [
+        "cluster::destroyed",
+        "app",
+        "instance",
+        "cluster::nodes",
+        "probe",
+        "cert",
+        "acme",
+        "access::teams",
+    ]
+    .iter()
+    .filter_map(|text| text.parse().ok())
+    .collect()
 }
 
 impl Book {
     pub fn new(node: NodeId) -> Book {
         let (applications, destroyed) = (BTreeMap::new(), BTreeSet::new());
-        Book { node, nodes: FarNodes::default(), applications, destroyed }
+        let teams = Teams::default();
+        Book { node, nodes: FarNodes::default(), applications, destroyed, teams }
     }
 
     /// Takes note of one record; returns the application that it concerns, if any. If a record
@@ -156,7 +171,16 @@ impl Book {
     /// Returns whether the value of this key says anything about routes; sources, for example, do
     /// not.
     pub fn wants(key: &Key) -> bool {
-        Book::noted(key).is_some()
+        Book::noted(key).is_some() || matches!(TypedKey::parse(key), Some(TypedKey::Team(_)))
+    }
+
+    /// Takes note of a team; returns the applications that it has or had.
+    pub fn set_team(
+        &mut self,
+        team: &TeamName,
+        value: Option<&[u8]>,
+    ) -> Result<BTreeSet<ApplicationName>, RecordError> {
+        Ok(self.teams.set(team, read(value)?))
     }
 
     fn noted(key: &Key) -> Option<(TypedKey, ApplicationName)> {
@@ -197,6 +221,7 @@ impl Book {
             statics: release.map(|release| release.recipe.statics.clone()).unwrap_or_default(),
             is_built: release.is_some_and(|release| !release.recipe.build.is_empty()),
             processes: processes(records, spec, release),
+            team: self.teams.of(name, spec.created_at),
             services: release.map(|release| self.services(records, release)).unwrap_or_default(),
             unreachable: lost && far.is_empty() && endpoints.is_empty(),
             endpoints,

@@ -39,6 +39,12 @@ impl Rights {
         Rights { serves, created_at: spec.created_at, since: spec.domains_since.clone() }
     }
 
+    /// Returns the time when the application was created, which tells it from another one of its
+    /// name.
+    pub fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
     pub fn to_host<'a>(&self, host: &str, name: &'a ApplicationName) -> Precedence<'a> {
         (!self.serves, self.since.get(host).copied().unwrap_or(self.created_at), name)
     }

@@ -2,6 +2,7 @@
 //! node of its own in a temporary directory, as the user who runs the test; the applications' own
 //! package tools ask package registries, and nothing else needs the network.
 
+mod acme;
 mod across;
 mod adoption;
 mod artefacts;
@@ -9,6 +10,7 @@ mod bad_input;
 mod becoming_ready;
 mod builds;
 mod bus;
+mod certificates;
 mod commands;
 mod contention;
 mod export;

@@ -167,7 +167,7 @@ impl Node {
         Node::start_where(directory, Vec::new(), ("127.0.0.1", free_port()), options)
     }
 
-    fn start_where(
+    pub fn start_where(
         directory: TempDir,
         enter: Vec<String>,
         http: (&str, u16),

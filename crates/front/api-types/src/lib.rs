@@ -1,5 +1,7 @@
 //! The types that travel between client and API, as JSON under `/v1`. Fields are only ever added.
 
+pub mod authority;
+pub mod certificates;
 pub mod export;
 pub mod login;
 pub mod people;

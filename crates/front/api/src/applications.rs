@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use model::application::Destruction;
+use model::certificate::CertificateOwner;
 use model::key::{destroyed_prefix, prefixes_of};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
@@ -15,7 +16,7 @@ use store::{Submission, Submitted};
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, domains, parse, ports, team_limits};
+use super::{Api, Shared, certificates, domains, parse, ports, team_limits};
 use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
@@ -147,6 +148,8 @@ pub async fn destroy(
         let _changing = api.changes.lock().await;
         note_end(&api, &name, app.spec.created_at).await?;
         api.store.delete(spec.clone()).await?;
+        let (application, created_at) = (name.clone(), app.spec.created_at);
+        certificates::delete_owned(&api, &CertificateOwner { application, created_at }).await?;
         delete_all(&api, &name).await?;
     }
     let stopped = wait_until_stopped(&api, &name).await?;

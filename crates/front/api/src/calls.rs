@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use model::{ApplicationName, NodeId, Release, ReleaseId, TypedKey};
+use model::{ApplicationName, CertificateName, NodeId, Release, ReleaseId, TypedKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
+use super::certificates;
 use ::logs;
 use agent::AgentContext;
 use agent::one_off;
@@ -58,6 +59,8 @@ pub enum CallKind {
     /// Follows the log of a build; lines follow as long as that node builds the release or runs its
     /// release steps.
     BuildLog { application: ApplicationName, release: ReleaseId },
+    /// Says what that node holds for these names; a message with the fingerprints follows.
+    Certificates { names: Vec<CertificateName> },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -147,6 +150,11 @@ impl Calls {
                     logs::follow_build(log, store, node, application, release, sender).await.ok();
                 });
                 pass_on(items, stream).await?;
+            }
+            CallKind::Certificates { names } => {
+                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
+                let found = certificates::fingerprints(&*self.store, &names).await?;
+                write(&mut stream, &found).await?;
             }
         }
         Ok(())

@@ -1,13 +1,17 @@
 //! The doctor: looks for what would keep applications from running here, and says what to do about
 //! it.
 
+mod public_ports;
+
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
+use model::role::Role;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Api, Shared, domains, isolation};
@@ -44,6 +48,9 @@ pub async fn doctor(State(api): State<Shared>) -> Json<Vec<Check>> {
         sockets(&api),
     ];
     checks.extend(ports(&api));
+    if api.roles.has(Role::Router) {
+        checks.extend(public_ports::check(&own_addresses(&api)));
+    }
     checks.extend(walls(&api).await);
     checks.extend(claims(&api).await);
     let tools = TOOLS.iter().map(|(tool, arguments, use_of)| find(tool, arguments, use_of));
@@ -128,6 +135,11 @@ fn ports(api: &Api) -> Vec<Check> {
         })
         .collect();
     if bad.is_empty() { vec![ok("ports", format!("{} bound", ports.len()))] } else { bad }
+}
+
+fn own_addresses(api: &Api) -> Vec<SocketAddr> {
+    let ports = api.control.ports().into_iter().filter(|port| port.error.is_none());
+    ports.filter_map(|port| port.address.parse().ok()).collect()
 }
 
 /// Tries whether a wall can be built; that matters most where the platform wants them.

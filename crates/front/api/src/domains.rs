@@ -1,6 +1,8 @@
 //! Domains of applications: who has one, who may have it, and which are wanted twice. A domain is
 //! claimed once; two claims meet only if two nodes did not hear of each other.
 
+pub mod status;
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -5,9 +5,11 @@
 mod applications;
 mod archive;
 mod audit;
+mod authority;
 mod builds;
 mod caller;
 pub mod calls;
+mod certificates;
 mod clients;
 mod cluster;
 mod config;
@@ -238,6 +240,10 @@ fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/nodes/{node}/drain", Right::ManageNodes, nodes::changes::drain)
         .post("/v1/nodes/{node}/activate", Right::ManageNodes, nodes::changes::activate)
         .post("/v1/nodes/{node}/remove", Right::ManageNodes, nodes::changes::remove)
+        .get("/v1/authority", Right::SeePlatform, authority::show)
+        .post("/v1/authority", Right::ManagePeople, authority::agree)
+        .delete("/v1/authority", Right::ManagePeople, authority::withdraw)
+        .post_unrecorded("/v1/authority/terms", Right::ManagePeople, authority::terms)
         .get("/v1/isolation", Right::SeePlatform, isolation::show)
         .post("/v1/isolation", Right::ManagePeople, isolation::change)
         .get("/v1/users", Right::ManagePeople, users::list)
@@ -270,6 +276,12 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/apps/{app}/port", Right::ChooseAddresses, ports::change)
         .get("/v1/apps/{app}/domains", Right::SeeApplication, domains::list)
         .post("/v1/apps/{app}/domains", Right::ChooseAddresses, domains::change)
+        .get("/v1/apps/{app}/domains/status", Right::SeeApplication, domains::status::status)
+        .post("/v1/apps/{app}/domains/{name}/retry", Right::ChooseAddresses, authority::retry)
+        .get("/v1/apps/{app}/certificates", Right::SeeApplication, certificates::list)
+        .post("/v1/apps/{app}/certificates", Right::ChooseAddresses, certificates::add)
+        .delete("/v1/apps/{app}/certificates/{name}", Right::ChooseAddresses, certificates::remove)
+        .get("/v1/certificates", Right::SeePlatform, certificates::list_all)
         .get("/v1/apps/{app}/persist", Right::SeeApplication, persist::show)
         .post("/v1/apps/{app}/persist", Right::KeepFiles, persist::add)
         .get("/v1/apps/{app}/pin", Right::SeeApplication, pin::show)

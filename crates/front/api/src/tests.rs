@@ -2,6 +2,7 @@
 //! applications here: the tests write what an agent would.
 
 mod builds;
+mod certificates;
 mod domains;
 pub mod fixture;
 mod people;

@@ -1,8 +1,11 @@
 //! `cortex domains`, `domains add`, `domains remove`, `domains reset`.
 
+use std::net::IpAddr;
+
 use clap::{Args, Subcommand};
 
 use super::{App, Json, Session, output};
+use api_types::authority::{ArrivalStatus, CertificateStatus, DomainStatus, DomainsStatus};
 use api_types::{DomainsChange, DomainsShown};
 use client::encode;
 
@@ -76,7 +79,8 @@ fn path(name: &model::ApplicationName) -> String {
 }
 
 async fn list(session: &Session, app: &App, json: Json) -> anyhow::Result<()> {
-    let shown: DomainsShown = session.client.get(&path(&app.name()?)).await?;
+    let path = format!("{}/status", path(&app.name()?));
+    let shown: DomainsStatus = session.client.get(&path).await?;
     if json.json {
         return output::json(&shown);
     }
@@ -84,7 +88,67 @@ async fn list(session: &Session, app: &App, json: Json) -> anyhow::Result<()> {
         let name = &shown.application;
         output::say(&format!("{name} has no domains beside {name}.localhost."));
     }
-    print(&shown)
+    shown.domains.iter().try_for_each(print_status)
+}
+
+/// Prints a domain with what is known of it, and below it what there is to do.
+fn print_status(row: &DomainStatus) -> anyhow::Result<()> {
+    output::print(&row.domain)?;
+    let line =
+        |label: &str, text: &str| output::print(&format!("  {label:<12}{}", output::plain(text)));
+    line("DNS", &dns(row))?;
+    line("requests", &arrival(row))?;
+    line("certificate", &certificate(row))?;
+    let CertificateStatus { error, advice, .. } = &row.certificate;
+    if let Some(error) = error {
+        line("last error", error)?;
+    }
+    if let Some(advice) = advice {
+        line("to do", advice)?;
+    }
+    row.clash.iter().for_each(|clash| output::say(&format!("  {clash}")));
+    Ok(())
+}
+
+fn dns(row: &DomainStatus) -> String {
+    let list = |all: &[IpAddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let found = list(&row.dns.found);
+    match (&row.dns.problem, row.dns.wanted.is_empty()) {
+        (None, _) => found,
+        (Some(problem), true) => format!("{problem}; it must lead to this cluster"),
+        (Some(problem), false) => {
+            let records = row.dns.wanted.iter().map(|address| match address {
+                IpAddr::V4(address) => format!("{} A {address}", row.domain),
+                IpAddr::V6(address) => format!("{} AAAA {address}", row.domain),
+            });
+            format!("{problem}; it must say {}", records.collect::<Vec<_>>().join(", or "))
+        }
+    }
+}
+
+fn arrival(row: &DomainStatus) -> String {
+    let ArrivalStatus { state, why, seen_from } = &row.arrival;
+    let words = match state.as_str() {
+        "here" => "come here",
+        "elsewhere" => "come somewhere else",
+        "nowhere" => "do not come here",
+        _ => "not tested",
+    };
+    let from = seen_from.as_ref().map(|node| format!(" (asked from {node})")).unwrap_or_default();
+    let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    format!("{words}{from}{why}")
+}
+
+fn certificate(row: &DomainStatus) -> String {
+    let CertificateStatus { state, issuer, not_after, renewal, .. } = &row.certificate;
+    let mut text = state.clone();
+    if let Some((issuer, not_after)) = issuer.as_ref().zip(not_after.as_ref()) {
+        text.push_str(&format!("; of {issuer}, until {not_after}"));
+    }
+    if let Some(renewal) = renewal {
+        text.push_str(&format!(", renewed {renewal}"));
+    }
+    text
 }
 
 async fn apply(

@@ -7,15 +7,15 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use node::HttpsOptions;
-use router::tls::CertificateFiles;
+use tls::CertificateFiles;
 
 #[derive(Clone, Debug, Args)]
 pub struct HttpsArgs {
-    /// Where public HTTPS listens, with the certificates that --tls-cert names
+    /// Where public HTTPS listens, with the certificates of the cluster (`cortex certs`) and those
+    /// that --tls-cert names
     #[arg(
         long,
         value_name = "HOST:PORT",
-        requires = "chains",
         value_parser = crate::address::public
     )]
     https: Option<SocketAddr>,
@@ -26,13 +26,17 @@ pub struct HttpsArgs {
     /// The private key of the certificate before it, in PEM form
     #[arg(id = "keys", long = "tls-key", value_name = "FILE", requires = "https")]
     keys: Vec<PathBuf>,
+    /// The port at which clients find HTTPS, where something in front passes it on to that of
+    /// --https: 443, behind a redirect of ports. Clients without TLS are sent there
+    #[arg(id = "https-port", long = "https-port", value_name = "PORT", requires = "https")]
+    port: Option<u16>,
 }
 
 impl HttpsArgs {
     /// Returns the options with absolute paths: what starts the node next may run in another
     /// directory.
     pub fn options(&self) -> anyhow::Result<Option<HttpsOptions>> {
-        let Self { https, chains, keys } = self;
+        let Self { https, chains, keys, port } = self;
         let Some(address) = *https else { return Ok(None) };
         ensure!(
             chains.len() == keys.len(),
@@ -47,7 +51,8 @@ impl HttpsArgs {
         let pairs = pairs.map(|(chain, key)| {
             anyhow::Ok(CertificateFiles { chain: whole(chain)?, key: whole(key)? })
         });
-        Ok(Some(HttpsOptions { address, certificates: pairs.collect::<Result<_, _>>()? }))
+        let certificates = pairs.collect::<Result<_, _>>()?;
+        Ok(Some(HttpsOptions { address, certificates, port: *port }))
     }
 
     /// Returns the same options as arguments for another process.
@@ -57,6 +62,7 @@ impl HttpsArgs {
             all.push(format!("--tls-cert={}", files.chain.display()));
             all.push(format!("--tls-key={}", files.key.display()));
         }
+        all.extend(options.port.map(|port| format!("--https-port={port}")));
         all
     }
 }
@@ -79,21 +85,23 @@ mod tests {
 
     #[test]
     fn pairs_are_whole_and_pass_to_another_process() {
-        let words =
-            "--https 127.0.0.1:443 --tls-cert a.pem --tls-key /k/a --tls-cert b --tls-key c";
+        let words = "--https 127.0.0.1:8443 --https-port 443 --tls-cert a.pem --tls-key /k/a \
+                     --tls-cert b --tls-key c";
         let options = read(words).unwrap().options().unwrap().unwrap();
         let here = std::env::current_dir().unwrap();
         assert_eq!(options.certificates[0].chain, here.join("a.pem"));
         assert_eq!(options.certificates[1].key, here.join("c"));
         let again = HttpsArgs::arguments(&options).join(" ");
         let again = read(&again).unwrap().options().unwrap().unwrap();
-        assert_eq!((again.address, again.certificates), (options.address, options.certificates));
+        assert_eq!((again.address, again.port), (options.address, Some(443)));
+        assert_eq!(again.certificates, options.certificates);
         assert!(read("").unwrap().options().unwrap().is_none());
     }
 
     #[test]
     fn a_certificate_without_its_key_is_refused() {
-        read("--https 127.0.0.1:443").unwrap_err();
+        let none = read("--https 127.0.0.1:443").unwrap().options().unwrap().unwrap();
+        assert!(none.certificates.is_empty());
         read("--tls-cert a --tls-key b").unwrap_err();
         let odd = read("--https 127.0.0.1:443 --tls-cert a").unwrap();
         assert!(odd.options().unwrap_err().to_string().contains("needs its key"));

@@ -6,7 +6,9 @@ mod application;
 mod apps;
 mod attend;
 mod audit;
+mod authority;
 mod bench;
+mod certs;
 mod completions;
 mod config;
 mod contexts;
@@ -44,6 +46,7 @@ mod status;
 mod store;
 mod teams;
 mod tokens;
+mod trust;
 mod up;
 mod upgrade;
 mod users;
@@ -159,6 +162,11 @@ enum Command {
     Config(config::Config),
     /// List, add or remove the domains that lead to an application
     Domains(domains::Domains),
+    /// List, add or remove certificates of your own for an application's domains
+    #[command(alias = "certificates")]
+    Certs(certs::Certs),
+    /// Have this machine's browsers believe https://NAME.localhost
+    Trust(trust::Trust),
     /// List an application's releases
     Releases(releases::Releases),
     /// Go back to an earlier release
@@ -379,6 +387,7 @@ impl Command {
                 | Command::Proxy(_)
                 | Command::Bench(_)
                 | Command::SelfCheck(_)
+                | Command::Trust(_)
                 | Command::Login(_)
                 | Command::Contexts(_)
                 | Command::Completions(_)
@@ -410,6 +419,8 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Restart(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
         Command::Domains(command) => command.run(context).await,
+        Command::Certs(command) => command.run(context).await,
+        Command::Trust(command) => command.run(context),
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,

@@ -25,7 +25,7 @@ use os::shared_port::allow_descriptors_up_to;
 use proxy::back_ends::BackEndConfig;
 use proxy::health::HealthCheck;
 use proxy::{Mode, ProxyConfig};
-use router::tls::CertificateFiles;
+use tls::CertificateFiles;
 
 /// The descriptors wanted: twice all connections of two threads, since every connection takes two,
 /// and some more.

@@ -16,6 +16,7 @@ use router_core::proxy_protocol::Senders;
 use tokio::time::Instant;
 use tracing::level_filters::LevelFilter;
 
+use super::authority::AuthorityArgs;
 use super::https::HttpsArgs;
 use super::proxy::options::seconds;
 use super::store::cluster::PeerArgs;
@@ -27,6 +28,7 @@ use cluster::options::PeerOptions;
 use node::backend::Backend;
 use node::started::Started;
 use node::{DRAIN_DEFAULT, NodeConfig, RunEnd, roles};
+use os::activation::Activation;
 use os::binaries::{self, BinaryRole};
 use os::layout::DataDirectory;
 use os::shared_port::Listeners;
@@ -59,6 +61,8 @@ pub struct Up {
     http: SocketAddr,
     #[command(flatten)]
     https: HttpsArgs,
+    #[command(flatten)]
+    authority: AuthorityArgs,
     /// Clients come through proxies that say who they are in the PROXY protocol, version 1 or 2,
     /// from these addresses; all others come for themselves
     #[arg(long, value_name = "ADDRESS[/BITS],…", require_equals = true)]
@@ -175,6 +179,8 @@ impl Up {
                 versions: self.wire_versions.unwrap_or_default(),
                 ..self.peers.options()
             },
+            authority: self.authority.options()?,
+            public: self.authority.public()?,
             store: self.store.clone(),
             roles: self.roles.clone(),
             redis: self.redis,
@@ -197,6 +203,14 @@ impl Up {
         let started = Started::new(self.arguments()?, config.search_path.clone());
         let (mut origin, mut directory) = (ProcessOrigin::Fresh, self.directory.as_deref());
         let (mut says, mut under_way) = (!self.take_over, Vec::new());
+        if !self.take_over {
+            // What a service manager has bound for this node, such as 80 and 443.
+            let activation = Activation {
+                pid: std::env::var("LISTEN_PID").ok(),
+                count: std::env::var("LISTEN_FDS").ok(),
+            };
+            config.listeners = Arc::new(Listeners::inheriting(activation.take()));
+        }
         if self.take_over {
             let (bound, heir) = Heir::meet(layout)?;
             config.listeners = Arc::new(Listeners::inheriting(bound));
@@ -261,6 +275,7 @@ impl Up {
     pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
         let mut all = vec![format!("--http={}", self.http), format!("--store={}", self.store)];
         all.extend(self.https.options()?.iter().flat_map(HttpsArgs::arguments));
+        all.extend(self.authority.arguments()?);
         all.extend(self.accept_proxy.as_ref().map(|from| format!("--accept-proxy={from}")));
         all.extend(self.forwarded.then(|| "--forwarded".into()));
         all.extend(self.threads.map(|threads| format!("--threads={threads}")));

@@ -41,6 +41,7 @@ pub fn stream_alpn(kind: StreamKind) -> &'static [u8] {
         StreamKind::Probe => b"cortex-probe/1",
         StreamKind::Call => b"cortex-call/1",
         StreamKind::Listeners => b"cortex-listeners/1",
+        StreamKind::Certificates => b"cortex-certificates/1",
     }
 }
 
@@ -125,6 +126,7 @@ impl ClusterTls {
                 client(stream_alpn(StreamKind::Probe))?,
                 client(stream_alpn(StreamKind::Call))?,
                 client(stream_alpn(StreamKind::Listeners))?,
+                client(stream_alpn(StreamKind::Certificates))?,
             ],
             member_server: Arc::new(member_server),
             join_server,

@@ -23,11 +23,11 @@ use super::serve::CONNECTIONS_MAX;
 use super::shared::{Live, SUSPECTS_MAX, Secure, Shared};
 use super::start_threads;
 use super::table::RoutedApplication;
-use super::tls::Tls;
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
+use tls::Tls;
 
 /// The node's id where there is no node; no record of a store names it.
 const NODE: &str = "alone";
@@ -61,13 +61,14 @@ impl Alone {
             faults: Faults::default(),
             metrics,
             public: None,
-            secure: tls.map(|tls| Secure { address: at, tls }),
+            secure: tls.map(|tls| Secure { address: at, tls, port: None }),
             announced_by,
             listeners: Arc::default(),
             queue_limits: QueueLimits::default(),
             connections_max: CONNECTIONS_MAX,
             forwarded,
             table: ArcSwap::default(),
+            certificates: ArcSwap::default(),
             only: Some(ArcSwapOption::empty()),
             files: Arc::new(Files::new(tokio::runtime::Handle::current())),
             suspects,

@@ -4,6 +4,7 @@
 pub mod asker;
 mod own;
 mod patience;
+pub mod platform;
 mod routing;
 pub mod run;
 
@@ -17,6 +18,7 @@ use bytes::Bytes;
 
 use self::asker::Asker;
 use super::buffer::Buffer;
+use super::handshake::ShownCertificate;
 use super::pages::{self, Page};
 use super::scope::Scope;
 use super::stream::fill;
@@ -64,6 +66,8 @@ pub struct Connection {
     pub peer: SocketAddr,
     pub scope: Scope,
     pub asker: Asker,
+    /// What the client was shown inside TLS.
+    pub shown: Option<Rc<ShownCertificate>>,
     /// What the last request made of it, if it was upgraded: it goes on once the request is gone.
     pub upgraded: Cell<Option<Box<Upgraded>>>,
 }
@@ -76,7 +80,13 @@ impl Connection {
         scope: Scope,
         asker: Asker,
     ) -> Connection {
-        Connection { thread, stream, peer, scope, asker, upgraded: Cell::default() }
+        let (shown, upgraded) = (None, Cell::default());
+        Connection { thread, stream, peer, scope, asker, shown, upgraded }
+    }
+
+    /// Returns it as one on which the client was shown a certificate.
+    pub fn with_shown(self, shown: Option<Rc<ShownCertificate>>) -> Connection {
+        Connection { shown, ..self }
     }
 
     /// Passes bytes on both ways if the last request upgraded the connection, until its end.

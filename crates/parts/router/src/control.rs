@@ -2,6 +2,8 @@
 //! applications and endpoints, publishes them, opens and closes ports, and tells the agent what is
 //! drained. It decides from whole state, so that it can be started again at any moment.
 
+mod secure;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -28,11 +30,14 @@ use super::scope::Scope;
 use super::shared::{EndpointKey, FarEndpoints, Live, Shared, Spoken};
 use super::table::{RoutedApplication, Service, Table};
 use metrics::Labels;
+use tls::book::CertificateBook;
 
 /// The name of this part's fail point.
 pub const FAIL_POINT: &str = "router.control";
 /// The time within which changes are gathered and published together.
 const GATHER: Duration = Duration::from_millis(2);
+/// The time between two looks for certificates that became valid or expired.
+const VALIDITY_LOOK: Duration = Duration::from_secs(60);
 /// The time after which a port that is taken is tried again: its owner may have ended.
 const PORT_RETRY: Duration = Duration::from_secs(2);
 
@@ -44,6 +49,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
     let mut down = shared.peers().as_ref().map(|peers| peers.down());
     let mut control = Control {
         book: Book::new(shared.node.clone()),
+        certificates: CertificateBook::default(),
         read: false,
         draining: BTreeMap::new(),
         told: BTreeSet::new(),
@@ -74,6 +80,7 @@ struct Control {
     shared: Arc<Shared>,
     records: SharedRecords,
     book: Book,
+    certificates: CertificateBook,
     /// Whether the book has everything that is stored.
     read: bool,
     /// Incarnations that are to be emptied; kept up with each change, as a look at all of them
@@ -106,17 +113,24 @@ impl Control {
                 () = self.shared.control.notified() => {}
                 () = changed(down) => {}
                 () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
+                () = tokio::time::sleep(VALIDITY_LOOK), if self.shared.secure.is_some() => {}
             }
+            let mut renewed = batch.is_empty();
             self.shared.faults.check_async(FAIL_POINT).await?;
             let mut affected = BTreeSet::new();
             for change in batch.drain(..) {
                 match change {
+                    RecordChange::One(key, value)
+                        if self.certificates.apply(&key, value.as_deref()) =>
+                    {
+                        renewed = true;
+                    }
                     RecordChange::One(key, value) => {
                         affected.extend(self.note(&key, value.as_deref()))
                     }
                     RecordChange::ReadAgain => {
                         affected.extend(self.read_all().await?);
-                        self.read = true;
+                        (self.read, renewed) = (true, true);
                     }
                 }
             }
@@ -125,7 +139,7 @@ impl Control {
                 affected.extend(self.book.set_down(now));
             }
             self.know_peers();
-            self.publish(&affected);
+            self.publish(&affected, renewed);
             if self.read {
                 self.listen().await;
             }
@@ -136,6 +150,12 @@ impl Control {
     fn note(&mut self, key: &Key, record: Option<&[u8]>) -> BTreeSet<ApplicationName> {
         if let Some(TypedKey::Member(node) | TypedKey::Guest(node)) = TypedKey::parse(key) {
             return self.book.set_member(&node, record.is_some());
+        }
+        if let Some(TypedKey::Team(team)) = TypedKey::parse(key) {
+            return self.book.set_team(&team, record).unwrap_or_else(|error| {
+                tracing::warn!(%key, %error, "router.record_unreadable");
+                BTreeSet::new()
+            });
         }
         let (affected, error) = self.book.apply(key, record);
         if let Some(error) = error {
@@ -150,8 +170,12 @@ impl Control {
             live.applications.keys().chain(live.endpoints.keys()).cloned().collect()
         };
         self.book = Book::new(self.shared.node.clone());
+        self.certificates = CertificateBook::default();
         for prefix in prefixes() {
             for (key, record) in self.records.read(&prefix).await? {
+                if self.certificates.apply(&key, Some(&record)) {
+                    continue;
+                }
                 affected.extend(self.note(&key, Some(&record)));
             }
         }
@@ -162,7 +186,7 @@ impl Control {
         self.shared.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&mut self, affected: &BTreeSet<ApplicationName>) {
+    fn publish(&mut self, affected: &BTreeSet<ApplicationName>, renewed: bool) {
         let shared = self.shared.clone();
         let mut guard = shared.live.lock().unwrap_or_else(PoisonError::into_inner);
         let live = &mut *guard;
@@ -186,7 +210,8 @@ impl Control {
             table.replace(old.as_ref(), new.as_ref(), &live.applications);
             changed.push((old, new));
         }
-        if !changed.is_empty() {
+        self.secure(&mut table, &changed, renewed);
+        if !changed.is_empty() || renewed {
             shared.table.store(Arc::new(table));
         }
         for (old, new) in changed {
@@ -345,6 +370,9 @@ impl Control {
             balance,
             sticky: settings.sticky.clone().unwrap_or_default(),
             fair: settings.fair.clone(),
+            team: description.team,
+            https: settings.https,
+            health_path: settings.health.path.as_deref().map(without_query),
             hedge_after: settings.hedge_after_ms.map(Duration::from_millis),
             labels: Arc::new(Labels::Router(description.name.clone())),
             name: description.name,
@@ -525,4 +553,8 @@ impl Control {
         }
         Ok(())
     }
+}
+
+fn without_query(path: &str) -> String {
+    path.split('?').next().unwrap_or_default().to_owned()
 }

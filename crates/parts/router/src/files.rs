@@ -1,6 +1,6 @@
 //! Static files: which of an application's files answers a request, and in which of its forms.
 
-mod answer;
+pub mod answer;
 pub mod cache;
 pub mod conditions;
 mod found;

@@ -19,6 +19,7 @@ pub mod far;
 mod files;
 mod forward;
 mod h2;
+mod handshake;
 mod idlers;
 mod lane;
 mod lazy_timer;
@@ -45,7 +46,6 @@ pub mod table;
 mod task;
 mod thread;
 mod time_limit;
-pub mod tls;
 mod tunnel;
 mod wire;
 
@@ -141,6 +141,7 @@ pub fn start(
     let count = config.threads.unwrap_or(cores).max(1);
     let bind = |public| config.listeners.bind(public, count);
     let listeners = config.public.map(bind).transpose()?.unwrap_or_default();
+    let control = Arc::new(Notify::new());
     let mut secure = config.secure.clone().filter(|_| config.public.is_some());
     let sealed = secure.as_ref().map(|secure| bind(secure.address)).transpose()?;
     let sealed = sealed.unwrap_or_default();
@@ -148,7 +149,7 @@ pub fn start(
     let public = listeners.first().map(|first| first.local_addr()).transpose()?;
     if let (Some(secure), Some(first)) = (&mut secure, sealed.first()) {
         secure.address = first.local_addr()?;
-        tokio::spawn(secure.tls.follow());
+        tokio::spawn(secure.tls.follow(control.clone()));
     }
     let waiting = vec![(Scope::Host, listeners), (Scope::Secure, sealed)];
     let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -168,11 +169,12 @@ pub fn start(
         connections_max: config.connections_max,
         forwarded: config.forwarded,
         table: ArcSwap::default(),
+        certificates: ArcSwap::default(),
         only: None,
         files: Arc::new(Files::new(tokio::runtime::Handle::current())),
         suspects,
         complaints: Mutex::default(),
-        control: Arc::new(Notify::new()),
+        control,
         threads: senders,
         serials: AtomicU64::new(1),
         live: Mutex::new(Live { waiting, ..Live::default() }),

@@ -109,6 +109,16 @@ pub const PLAIN_ON_TLS: Page = Page {
     hint: "",
 };
 
+/// The answer to a client that asks on a connection for a name which it was not shown a certificate
+/// for, or which is another team's: it asks again on a connection for that name (RFC 9110, section
+/// 15.5.20).
+pub const MISDIRECTED: Page = Page {
+    status: 421,
+    reason: "misdirected",
+    text: "This connection is for another name. Please ask on a connection for this one.",
+    hint: "",
+};
+
 pub const BODY_TOO_LARGE: Page = Page {
     status: 413,
     reason: "body-too-large",
@@ -123,6 +133,14 @@ pub const FOR_ROUTER: Page = Page {
     hint: "",
 };
 
+/// Returns the page that goes with a redirect: a method with a body is to be kept, which clients
+/// promise with 308 alone.
+pub fn redirect(method: &str) -> Page {
+    let status = if matches!(method, "GET" | "HEAD") { 301 } else { 308 };
+    let text = "This site is found by https:// in front of its address.";
+    Page { status, reason: "https", text, hint: "" }
+}
+
 pub const fn bad_request(status: u16, text: &'static str) -> Page {
     Page { status, reason: "bad-request", text, hint: "" }
 }
@@ -131,6 +149,7 @@ pub fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         206 => "Partial Content",
+        301 => "Moved Permanently",
         304 => "Not Modified",
         308 => "Permanent Redirect",
         400 => "Bad Request",
@@ -142,6 +161,7 @@ pub fn phrase(status: u16) -> &'static str {
         414 => "URI Too Long",
         416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
+        421 => "Misdirected Request",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",
@@ -170,6 +190,18 @@ impl Page {
         head_only: bool,
         keep_alive: bool,
     ) {
+        self.write_to(None, detail, out, head_only, keep_alive);
+    }
+
+    /// Writes the page with the address that the client is to go to.
+    pub fn write_to(
+        &self,
+        location: Option<&str>,
+        detail: Option<&str>,
+        out: &mut Vec<u8>,
+        head_only: bool,
+        keep_alive: bool,
+    ) {
         use std::io::Write;
         let Page { status, reason, text, hint } = self;
         let space = if hint.is_empty() { "" } else { " " };
@@ -188,6 +220,9 @@ impl Page {
              Content-Length: {}\r\nCache-Control: no-store\r\nX-Cortex-Error: {reason}\r\n",
             body.len()
         );
+        if let Some(location) = location {
+            let _ = write!(out, "Location: {location}\r\n");
+        }
         if *reason == FILES_ONLY.reason {
             out.extend_from_slice(b"Allow: GET, HEAD\r\n");
         }

@@ -31,6 +31,7 @@ use super::far::host;
 use super::h2;
 use super::h2::client::Job;
 use super::h2::workers::Workers;
+use super::handshake;
 use super::lane::entrant::LaneEntrant;
 use super::lane::{Entrance, Lane};
 use super::pages;
@@ -42,7 +43,6 @@ use super::shared::Shared;
 use super::table::Service;
 use super::task::begin;
 use super::thread::Thread;
-use super::tls;
 use super::wire::Wire;
 use metrics::Recorder;
 use runtime::members::RouterCall;
@@ -307,12 +307,14 @@ fn serve_secure(
     let Some(held) = thread.hold(peer.ip()) else { return };
     let counted = CountedConnection::begin(&thread);
     begin(async move {
-        match tls::accept::accept(stream.into(), tls, &thread.pool).await {
-            Ok(Some((stream, is_h2))) => {
+        let Some(secure) = thread.shared.secure.clone() else { return };
+        match handshake::accept(stream.into(), tls, &secure.tls, &thread.pool).await {
+            Ok(Some(client)) => {
                 let (scope, asker) = (Scope::Secure, Asker::Client);
-                let connection = Connection::new(thread, stream, peer, scope, asker);
+                let connection = Connection::new(thread, client.wire, peer, scope, asker);
+                let connection = connection.with_shown(Some(Rc::new(client.shown)));
                 let workers = acceptor.workers.clone();
-                match is_h2 {
+                match client.is_h2 {
                     true => h2::serve::serve(connection, workers, None).await,
                     // None of these goes on in the lane.
                     false => drop(connection.run(ConnectionStart::New, workers).await),

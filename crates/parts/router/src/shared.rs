@@ -21,7 +21,6 @@ use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::scope::Scope;
 use super::table::{RoutedApplication, Table};
-use super::tls::Tls;
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use os::platform_log;
@@ -29,6 +28,8 @@ use os::shared_port::Listeners;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::RouterPeers;
+use tls::Tls;
+use tls::book::Certificates;
 
 /// Suspicions that wait for the store; more of them say nothing new.
 pub const SUSPECTS_MAX: usize = 64;
@@ -41,6 +42,15 @@ pub type Suspicion = (Arc<Endpoint>, &'static str);
 pub struct Secure {
     pub address: SocketAddr,
     pub tls: Tls,
+    /// The port at which clients find it, where that is not the port of the address.
+    pub port: Option<u16>,
+}
+
+impl Secure {
+    /// Returns the port that stands in the addresses of the redirect.
+    pub fn public_port(&self) -> u16 {
+        self.port.unwrap_or_else(|| self.address.port())
+    }
 }
 
 /// The state that all threads and the control task share.
@@ -61,6 +71,8 @@ pub struct Shared {
     /// on.
     pub forwarded: ForwardedFields,
     pub table: ArcSwap<Table>,
+    /// What the cluster's records hold of certificates and challenges.
+    pub certificates: ArcSwap<Certificates>,
     /// The application that gets every request, whatever its Host; only set without a node.
     pub only: Option<ArcSwapOption<RoutedApplication>>,
     pub files: Arc<Files>,

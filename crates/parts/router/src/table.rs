@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::application::RequestKey;
+use model::application::{HttpsSettings, RequestKey};
 use model::port::PortRecipe;
 use model::release::StaticMount;
-use model::{ApplicationName, PortId, ReleaseId};
+use model::{ApplicationName, PortId, ReleaseId, TeamName};
 use router_core::balance::Balance;
 use router_core::book::Processes;
 use router_core::far::FarCandidate;
@@ -59,6 +59,11 @@ pub struct RoutedApplication {
     /// Whether static files are found on this machine, if anywhere.
     pub has_files: bool,
     pub queue: Arc<Queue>,
+    /// The team that it belongs to.
+    pub team: Option<TeamName>,
+    pub https: HttpsSettings,
+    /// The path that probes of others ask for as well, and which leads nowhere else.
+    pub health_path: Option<String>,
     /// Its ports that speak something else than HTTP.
     pub services: BTreeMap<PortId, Arc<Service>>,
 }
@@ -103,6 +108,9 @@ impl RoutedApplication {
             unreachable: false,
             has_files: false,
             queue: queue.clone(),
+            team: None,
+            https: HttpsSettings::default(),
+            health_path: None,
             services: BTreeMap::new(),
         }
     }
@@ -181,7 +189,24 @@ impl std::fmt::Debug for RoutedApplication {
     }
 }
 
-type Shard = BTreeMap<String, Arc<RoutedApplication>>;
+/// A host's entry in the table.
+#[derive(Clone, Debug)]
+struct Route {
+    application: Arc<RoutedApplication>,
+    /// Whether clients without TLS are sent there; for a family, if the very host can be.
+    is_redirected: bool,
+}
+
+/// The application that a host leads to.
+pub struct RoutedHost<'a> {
+    pub application: &'a Arc<RoutedApplication>,
+    /// Whether clients without TLS are sent there.
+    pub is_redirected: bool,
+    /// Whether the host is only known as one of a family, so that the certificate of that decides.
+    pub is_of_family: bool,
+}
+
+type Shard = BTreeMap<String, Route>;
 
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -197,17 +222,68 @@ impl Default for Table {
 
 impl Table {
     pub fn by_host(&self, host: &[u8]) -> Option<&Arc<RoutedApplication>> {
-        let mut buffer = [0; routes::HOST_LENGTH_MAX];
-        let name = routes::normalize(host, &mut buffer)?;
-        self.named(name).or_else(|| {
-            let mut buffer = [0; routes::HOST_LENGTH_MAX];
-            let family = routes::families(name, &mut buffer, |one| self.named(one).is_some());
-            self.named(family?)
-        })
+        self.route(host).map(|route| route.application)
     }
 
-    fn named(&self, name: &str) -> Option<&Arc<RoutedApplication>> {
+    pub fn route(&self, host: &[u8]) -> Option<RoutedHost<'_>> {
+        let mut buffer = [0; routes::HOST_LENGTH_MAX];
+        let name = routes::normalize(host, &mut buffer)?;
+        if let Some(route) = self.entry(name) {
+            let Route { application, is_redirected } = route;
+            let is_redirected = *is_redirected;
+            return Some(RoutedHost { application, is_redirected, is_of_family: false });
+        }
+        let mut buffer = [0; routes::HOST_LENGTH_MAX];
+        let family = routes::families(name, &mut buffer, |one| self.entry(one).is_some());
+        let Route { application, is_redirected } = self.entry(family?)?;
+        Some(RoutedHost { application, is_redirected: *is_redirected, is_of_family: true })
+    }
+
+    /// Returns the application that has exactly this name.
+    pub fn named(&self, name: &str) -> Option<&Arc<RoutedApplication>> {
+        self.entry(name).map(|route| &route.application)
+    }
+
+    fn entry(&self, name: &str) -> Option<&Route> {
         self.shards[shard(name)].get(name)
+    }
+
+    /// Decides anew for all hosts whether their clients are redirected.
+    pub fn mark_all(&mut self, is_redirected: &dyn Fn(&str, &RoutedApplication) -> bool) {
+        for shard in &mut self.shards {
+            let is_wrong = |(host, route): &(&String, &Route)| {
+                route.is_redirected != is_redirected(host, &route.application)
+            };
+            let wrong: Vec<String> =
+                shard.iter().filter(is_wrong).map(|(host, _)| host.clone()).collect();
+            if wrong.is_empty() {
+                continue;
+            }
+            let shard = Arc::make_mut(shard);
+            for host in wrong {
+                if let Some(route) = shard.get_mut(&host) {
+                    route.is_redirected = !route.is_redirected;
+                }
+            }
+        }
+    }
+
+    /// Decides for the hosts of one application, which was replaced.
+    pub fn mark(
+        &mut self,
+        hosts: &[String],
+        is_redirected: &dyn Fn(&str, &RoutedApplication) -> bool,
+    ) {
+        for host in hosts {
+            let wanted = |route: &Route| is_redirected(host, &route.application);
+            let route = self.entry(host);
+            if route.is_some_and(|route| route.is_redirected != wanted(route)) {
+                let shard = Arc::make_mut(&mut self.shards[shard(host)]);
+                if let Some(route) = shard.get_mut(host) {
+                    route.is_redirected = !route.is_redirected;
+                }
+            }
+        }
     }
 
     pub fn by_port(&self, port: u16) -> Option<&Arc<RoutedApplication>> {
@@ -256,7 +332,11 @@ impl Table {
             };
             let shard = Arc::make_mut(&mut self.shards[shard(host)]);
             match winner {
-                Some(winner) => drop(shard.insert(host.clone(), winner.clone())),
+                Some(winner) => {
+                    let application = winner.clone();
+                    let route = Route { application, is_redirected: false };
+                    shard.insert(host.clone(), route);
+                }
                 None => drop(shard.remove(host)),
             }
         }

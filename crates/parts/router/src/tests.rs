@@ -17,6 +17,7 @@ mod long;
 mod quick;
 mod refused;
 mod returning;
+mod secure;
 mod serving;
 mod slow;
 pub(crate) mod tls;

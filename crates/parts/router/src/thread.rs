@@ -36,6 +36,15 @@ use metrics::Recorder;
 /// a MiB in all.
 const BUSY_FEW: usize = 8;
 
+/// Whether clients without TLS are sent there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirect {
+    No,
+    Yes,
+    /// If there is a certificate for the very host, which is one of a family.
+    IfCovered,
+}
+
 pub struct Thread {
     pub shared: Arc<Shared>,
     pub pool: Pool,
@@ -161,13 +170,27 @@ impl Thread {
     }
 
     pub fn application(&self, scope: &Scope, host: &[u8]) -> Option<Arc<RoutedApplication>> {
+        self.route(scope, host).map(|(application, _)| application)
+    }
+
+    /// Returns the application that a request is for, and whether it may have to be redirected.
+    pub fn route(&self, scope: &Scope, host: &[u8]) -> Option<(Arc<RoutedApplication>, Redirect)> {
         if let Some(only) = &self.shared.only {
-            return only.load_full();
+            return Some((only.load_full()?, Redirect::No));
         }
         let table = self.shared.table.load();
         match scope {
-            Scope::Host | Scope::Secure => table.by_host(host).cloned(),
-            Scope::Port(port) => table.by_port(*port).cloned(),
+            Scope::Host => {
+                let route = table.route(host)?;
+                let redirect = match route.is_redirected {
+                    false => Redirect::No,
+                    true if route.is_of_family => Redirect::IfCovered,
+                    true => Redirect::Yes,
+                };
+                Some((route.application.clone(), redirect))
+            }
+            Scope::Secure => Some((table.by_host(host)?.clone(), Redirect::No)),
+            Scope::Port(port) => Some((table.by_port(*port)?.clone(), Redirect::No)),
             Scope::Datagrams(_) => None,
         }
     }

@@ -26,13 +26,13 @@ use metrics::Metrics;
 use node::records::StoredRecords;
 use os::layout::DataDirectory;
 use router::queue::QueueLimits;
-use router::tls::{CertificateFiles, Tls};
 use router::{CONNECTIONS_MAX, RouterConfig, Secure};
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::supervise::supervise;
 use store::SharedStore;
 use store::options::Options;
+use tls::{CertificateFiles, Tls};
 
 const PUBLIC: &str = "public";
 
@@ -121,7 +121,7 @@ impl StandaloneArgs {
         let chain = self.certificate.clone().context("--secure needs --certificate")?;
         let key = self.key.clone().context("--secure needs --key")?;
         let tls = Tls::load(vec![CertificateFiles { chain, key }])?.without_tickets();
-        Ok(Some(Secure { address, tls }))
+        Ok(Some(Secure { address, tls, port: None }))
     }
 }
 

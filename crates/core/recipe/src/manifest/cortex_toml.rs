@@ -61,6 +61,8 @@ struct File {
     #[serde(default)]
     requests: RequestsTable,
     #[serde(default)]
+    https: super::https::HttpsTable,
+    #[serde(default)]
     statics: Vec<Static>,
     #[serde(rename = "static")]
     site: Option<SiteTable>,
@@ -185,6 +187,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         build_cores: build_cores(file.limits.build_cores)?,
         build_time_ms: duration("limits.build_time", file.limits.build_time)?,
         requests: requests(file.requests)?,
+        https: super::https::of_table(file.https)?,
         rollout: file.rollout,
         balance: file.balance,
         protocol: file.protocol,

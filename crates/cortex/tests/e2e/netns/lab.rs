@@ -149,6 +149,13 @@ impl Host {
         others.iter().for_each(|other| other.stop_hearing(&[self]));
     }
 
+    /// From now on nobody reaches this port, not from this host either.
+    pub fn refuse_port(&self, port: u16) {
+        let port = port.to_string();
+        let rule = ["-p", "tcp", "--dport", &port, "-j", "REJECT", "--reject-with", "tcp-reset"];
+        self.within(&[&["iptables", "-w", "-A", "INPUT"], &rule[..]].concat());
+    }
+
     pub fn hear_all(&self) {
         self.within(&["iptables", "-w", "-F", "INPUT"]);
     }

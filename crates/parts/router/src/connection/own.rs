@@ -8,6 +8,7 @@ use router_core::http::request::RequestHead;
 
 use super::{After, Connection};
 use crate::buffer::Buffer;
+use crate::files::answer::WantedForm;
 use crate::files::conditions::Conditions;
 use crate::files::{Looked, find};
 use crate::lane::entrant;
@@ -47,7 +48,10 @@ impl Connection {
         }
         let (keep_alive, mut after) = self.own_answer(head, buffer);
         let head_only = head.is_head();
-        let (status, sent) = match answer.prepared().filter(|_| keep_alive && !head_only) {
+        let hsts = self.hsts(application);
+        let wanted = WantedForm { head_only, keep_alive, hsts };
+        let is_usual = keep_alive && !head_only && hsts.is_none();
+        let (status, sent) = match answer.prepared().filter(|_| is_usual) {
             Some(bytes) => {
                 if entrant::takes(self, bytes) {
                     after = After::Quick;
@@ -58,7 +62,7 @@ impl Connection {
             // The rest is boxed, so that what is asked for the most needs little room.
             None => {
                 let disk = self.thread.shared.files.pool();
-                Box::pin(answer.send(disk, &self.stream, head_only, keep_alive, out)).await
+                Box::pin(answer.send(disk, &self.stream, wanted, out)).await
             }
         };
         let now = Instant::now();

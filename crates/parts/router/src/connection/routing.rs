@@ -19,6 +19,7 @@ use crate::limits::Limits;
 use crate::pages::{self, Page};
 use crate::presence::Busy;
 use crate::table::RoutedApplication;
+use crate::thread::Redirect;
 use crate::wire::Wire;
 
 /// The outcome of a request's beginning.
@@ -78,11 +79,33 @@ impl Connection {
             return self.refused(pages::FOR_ROUTER, &head, buffer, out).await;
         }
         let started = Instant::now();
-        let application = self.thread.application(&self.scope, &buffer.filled()[head.host.clone()]);
-        let Some(application) = application else {
+        let route = self.thread.route(&self.scope, &buffer.filled()[head.host.clone()]);
+        if self.may_be_challenge(&head, buffer.filled())
+            && let Some(answer) = self.challenge_answer(&head, buffer.filled())
+        {
+            let (keep_alive, _) = self.own_answer(&head, buffer);
+            let sent = self.text(&answer, out, head.is_head(), keep_alive);
+            return Begun::Ended(Box::pin(sent).await);
+        }
+        let Some((application, redirect)) = route else {
             return self.refused(pages::NO_APPLICATION, &head, buffer, out).await;
         };
         *limits = application.limits;
+        if redirect != Redirect::No
+            && let Some(to) = self.redirect(&application, &head, buffer.filled(), redirect)
+        {
+            let page = pages::redirect(head.method);
+            let now = Instant::now();
+            self.record_own(&application, &head, page.status, 0, started, now);
+            let (keep_alive, _) = self.own_answer(&head, buffer);
+            let sent = self.redirected(page, &to, out, head.is_head(), keep_alive);
+            return Begun::Ended(Box::pin(sent).await);
+        }
+        if self.is_misdirected(&application, &buffer.filled()[head.host.clone()]) {
+            let now = Instant::now();
+            self.record_own(&application, &head, pages::MISDIRECTED.status, 0, started, now);
+            return self.refused(pages::MISDIRECTED, &head, buffer, out).await;
+        }
         if let Wire::Stream(stream) = &self.stream {
             stream.may_idle(limits.idle);
         }

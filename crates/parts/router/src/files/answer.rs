@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use super::conditions::{Conditions, DueAnswer};
 use super::found::{Content, Found};
 use super::large::FilePart;
+use crate::connection::platform::HSTS;
 use crate::pace::Pace;
 use crate::pages::phrase;
 use crate::stream::write_paced;
@@ -30,6 +31,15 @@ pub struct FileAnswer {
     /// The client's conditions; most make none.
     pub(super) conditions: Option<Box<Conditions>>,
     pub(super) kind: FileAnswerKind,
+}
+
+/// What of an answer a client gets, and how it goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedForm {
+    pub head_only: bool,
+    pub keep_alive: bool,
+    /// The seconds for which browsers are to come with TLS alone.
+    pub hsts: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +70,15 @@ struct Form<'a> {
     coding: Option<Coding>,
     /// The address where the client is to ask instead.
     target: Option<&'a str>,
+    /// The seconds for which browsers are to come with TLS alone.
+    hsts: Option<u64>,
 }
 
 /// Adds the answer to a client that wants the whole file as it is and goes on asking.
 pub(super) fn prepare(mut found: Found) -> Found {
     let Content::Small(content) = &found.content else { return found };
     let head = FileHead { status: 200, start: 0, length: found.size };
-    let form = Form { found: &found, plain: &found, coding: None, target: None };
+    let form = Form { found: &found, plain: &found, coding: None, target: None, hsts: None };
     let mut answer = Vec::new();
     form.write_head(&mut answer, &head, true);
     let head_bytes = answer.len();
@@ -100,17 +112,17 @@ impl FileAnswer {
         &self,
         disk: &Handle,
         client: &Wire,
-        head_only: bool,
-        keep_alive: bool,
+        wanted: WantedForm,
         out: &mut Vec<u8>,
     ) -> (u16, Option<u64>) {
+        let WantedForm { head_only, keep_alive, hsts } = wanted;
         let (head, pace) = (self.head(), Pace::default());
         let target = match self.kind {
             FileAnswerKind::Redirect(slash) => Some(elsewhere(out, slash)),
             FileAnswerKind::Content | FileAnswerKind::NotFound => None,
         };
         let (found, plain) = (&*self.found, &*self.plain);
-        let form = Form { found, plain, coding: self.coding, target: target.as_deref() };
+        let form = Form { found, plain, coding: self.coding, target: target.as_deref(), hsts };
         form.write_head(out, &head, keep_alive);
         let FileHead { status, start, length } = head;
         let body = if head_only { 0 } else { length };
@@ -192,6 +204,9 @@ impl Form<'_> {
         }
         if *status != 304 {
             let _ = write!(out, "Content-Length: {length}\r\n");
+        }
+        if let Some(seconds) = self.hsts {
+            let _ = write!(out, "{HSTS}: max-age={seconds}\r\n");
         }
         let connection = if keep_alive { "keep-alive" } else { "close" };
         let _ = write!(out, "Connection: {connection}\r\n\r\n");

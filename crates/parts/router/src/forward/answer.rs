@@ -63,6 +63,7 @@ impl Exchange<'_> {
                     Some(head) if head.status == 101 || head.status >= 200 => {
                         answer.consume(head.length);
                         self.give_session(out);
+                        self.give_hsts(out);
                         return Ok(Some(head));
                     }
                     Some(_) if wait.interims == INTERIMS_MAX => {

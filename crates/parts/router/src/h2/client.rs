@@ -20,6 +20,7 @@ use super::workers::{Work, Workers};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::connection::asker::Asker;
+use crate::handshake::ShownCertificate;
 use crate::limits::Limits;
 use crate::scope::Scope;
 use crate::thread::Thread;
@@ -43,6 +44,7 @@ pub struct H2Client {
     pub idle_max: Cell<Duration>,
     began: Instant,
     scope: Scope,
+    shown: Option<Rc<ShownCertificate>>,
     wire: RefCell<Wire>,
     /// The time since when the client takes nothing of what waits for it.
     stalled: Cell<Option<Instant>>,
@@ -50,7 +52,7 @@ pub struct H2Client {
 
 impl H2Client {
     pub fn new(connection: Connection, workers: Rc<Workers<Job>>) -> Rc<H2Client> {
-        let Connection { thread, stream, peer, scope, .. } = connection;
+        let Connection { thread, stream, peer, scope, shown, .. } = connection;
         let now = Instant::now();
         Rc::new(H2Client {
             thread,
@@ -62,6 +64,7 @@ impl H2Client {
             idle_max: Cell::new(Limits::default().idle),
             began: now,
             scope,
+            shown,
             wire: RefCell::new(stream),
             stalled: Cell::new(None),
         })
@@ -229,6 +232,7 @@ impl Server for Begins<'_> {
         let stream = Wire::Stream(Box::new(H2Stream::of_client(stream)));
         let (peer, scope) = (client.peer, client.scope);
         let connection = Connection::new(thread.clone(), stream, peer, scope, Asker::Stream);
+        let connection = connection.with_shown(client.shown.clone());
         client.workers.give(&thread, Job { connection, begun, client: client.clone() });
     }
 }

@@ -16,6 +16,7 @@ use crate::forward::exchange::Exchange;
 use crate::forward::underway::{RequestStep, Underway, may_be_underway};
 use crate::plain::Plain;
 use crate::table::RoutedApplication;
+use crate::thread::Redirect;
 use crate::wire::Wire;
 
 pub struct LaneClient {
@@ -101,8 +102,9 @@ impl LaneClient {
             false => request::look(bytes),
         };
         let head = head.filter(|head| is_ordinary(head, bytes))?;
-        let application = thread.application(&connection.scope, &bytes[head.host.clone()])?;
-        if thread.is_stopping() {
+        let (application, redirect) = thread.route(&connection.scope, &bytes[head.host.clone()])?;
+        let is_for_platform = redirect != Redirect::No || connection.may_be_challenge(&head, bytes);
+        if thread.is_stopping() || is_for_platform {
             return None;
         }
         if application.may_have(&head) {

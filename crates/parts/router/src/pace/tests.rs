@@ -8,13 +8,14 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, pki_types::ServerName};
 
 use super::*;
+use crate::handshake;
 use crate::plain::Plain;
 use crate::pool::Pool;
 use crate::splice::Pipe;
 use crate::stream::write_paced;
 use crate::tests::tls;
-use crate::tls::{Tls, accept};
 use crate::wire::Wire;
+use tls::Tls;
 
 /// Bytes to send, more than the kernel holds for a client that takes nothing.
 const BYTES: usize = 64 << 20;
@@ -89,16 +90,16 @@ async fn writes_and_splices_do_not_wait_without_patience() {
 async fn sealed() -> (Wire, impl AsyncRead) {
     let directory = tempfile::tempdir().unwrap();
     let files = tls::certificate(directory.path(), "shop", &["shop.localhost"]);
-    let server = Tls::load(vec![files.clone()]).unwrap().config();
+    let server = Tls::load(vec![files.clone()]).unwrap();
     let config = tls::client(&files, rustls::ALL_VERSIONS, &[]);
     let (near, far) = pair().await;
     let name = ServerName::try_from("shop.localhost").unwrap();
     let pool = Pool::default();
     let (accepted, connected) = tokio::join!(
-        accept::accept(near, server, &pool),
+        handshake::accept(near, server.config(), &server, &pool),
         TlsConnector::from(config).connect(name, far)
     );
-    (accepted.unwrap().unwrap().0, connected.unwrap())
+    (accepted.unwrap().unwrap().wire, connected.unwrap())
 }
 
 #[tokio::test]

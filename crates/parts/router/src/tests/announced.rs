@@ -14,8 +14,8 @@ use tokio_rustls::rustls::{self, pki_types::ServerName};
 use super::tls::{certificate, client};
 use super::world::{Backend, Client, DEADLINE, World, node, ok};
 use crate::queue::QueueLimits;
-use crate::tls::{CertificateFiles, Tls};
 use crate::{CONNECTIONS_MAX, RouterConfig, Secure};
+use tls::{CertificateFiles, Tls};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n";
 /// The address of the proxy that is believed.
@@ -37,7 +37,7 @@ async fn place(connections_max: usize) -> AnnouncedFixture {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = RouterConfig {
         public: Some(any),
-        secure: Some(Secure { address: any, tls }),
+        secure: Some(Secure { address: any, tls, port: None }),
         announced_by: Some("127.0.0.2,10.0.0.0/8".parse().unwrap()),
         forwarded: ForwardedFields::Usual,
         threads: Some(1),

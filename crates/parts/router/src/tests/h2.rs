@@ -23,7 +23,7 @@ use tokio_rustls::rustls;
 
 use super::tls::{certificate, client as tls_client, connect as tls_connect};
 use super::world::{Backend, Client, DEADLINE, World, app, ok, release_id, wait};
-use crate::tls::Tls;
+use tls::Tls;
 
 /// Bytes, more than any window.
 const LARGE: usize = 3 * 1024 * 1024;

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
 };
 
 use super::world::{Backend, Client, DEADLINE, World, app, ok, release_id};
-use crate::tls::{CertificateFiles, Tls};
+use tls::{CertificateFiles, Tls};
 
 /// Returns a certificate for `names`, as files `NAME.pem` and `NAME.key`.
 pub fn certificate(directory: &Path, name: &str, names: &[&str]) -> CertificateFiles {

@@ -28,12 +28,12 @@ use tokio::sync::mpsc;
 
 use crate::queue::QueueLimits;
 use crate::records::{RecordChange, Records};
-use crate::tls::Tls;
 use crate::{CONNECTIONS_MAX, RouterConfig, RouterHandle, Secure, start};
 use metrics::Metrics;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
+use tls::Tls;
 
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -176,7 +176,7 @@ impl World {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = RouterConfig {
             public: Some(any),
-            secure: Some(Secure { address: any, tls }),
+            secure: Some(Secure { address: any, tls, port: None }),
             announced_by: None,
             forwarded: ForwardedFields::Usual,
             threads: Some(threads),

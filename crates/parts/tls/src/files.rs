@@ -1,19 +1,13 @@
 //! A certificate chain and its key as files: read, and refused with what is wrong with them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::{Context, bail, ensure};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{Error, InconsistentKeys};
+use anyhow::{Context, ensure};
+use certificate_core::pair::Pair;
 
-use super::facts::Facts;
+use super::now;
+use crate::book::ServedCertificate;
 
 /// The size of a file, in bytes, more than any chain or key takes; a wrong path may lead to
 /// anything.
@@ -28,61 +22,20 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// Reads the pair, and the names that the certificate is for, in lower case.
-    pub(super) fn read(&self) -> anyhow::Result<(Arc<CertifiedKey>, Vec<String>)> {
+    /// Reads the pair, which must be good now.
+    pub(crate) fn read(&self) -> anyhow::Result<ServedCertificate> {
         let CertificateFiles { chain, key } = self;
-        let text = read(chain).with_context(|| format!("the certificate {}", chain.display()))?;
-        let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&text)
-            .collect::<Result<_, _>>()
-            .with_context(|| format!("{} is no certificate in PEM form", chain.display()))?;
-        let Some(own) = certificates.first() else {
-            bail!(
-                "{} has no certificate: a block between BEGIN CERTIFICATE and END CERTIFICATE is \
-                 expected",
-                chain.display()
-            );
-        };
-        let facts = Facts::read(own)
-            .with_context(|| format!("{} is no certificate that can be read", chain.display()))?;
-        facts.check(SystemTime::now(), chain)?;
-        let text = read(key).with_context(|| format!("the private key {}", key.display()))?;
-        let private = PrivateKeyDer::from_pem_slice(&text).with_context(|| {
-            format!(
-                "{} has no private key in PEM form; one behind a passphrase cannot be used",
-                key.display()
-            )
+        let of_chain =
+            read(chain).with_context(|| format!("the certificate {}", chain.display()))?;
+        let of_key = read(key).with_context(|| format!("the private key {}", key.display()))?;
+        let pair = Pair::read(&of_chain, &of_key).and_then(|pair| {
+            pair.check_time(now())?;
+            Ok(pair)
+        });
+        let pair = pair.with_context(|| {
+            format!("the certificate {} with the key {}", chain.display(), key.display())
         })?;
-        match CertifiedKey::from_der(certificates, private, &ring::default_provider()) {
-            Ok(certified) => Ok((Arc::new(certified), facts.names)),
-            Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => bail!(
-                "{} is not the key of {}: give the pair that belongs together",
-                key.display(),
-                chain.display()
-            ),
-            Err(error) => Err(error).with_context(|| {
-                format!("{} and {} cannot be used for TLS", chain.display(), key.display())
-            }),
-        }
-    }
-}
-
-impl Facts {
-    fn check(&self, now: SystemTime, chain: &Path) -> anyhow::Result<()> {
-        let now = OffsetDateTime::from(now);
-        let say = |time: OffsetDateTime| time.format(&Rfc3339).unwrap_or_default();
-        ensure!(
-            now <= self.not_after,
-            "the certificate {} expired at {}: renew it",
-            chain.display(),
-            say(self.not_after)
-        );
-        ensure!(
-            now >= self.not_before,
-            "the certificate {} is valid only from {}: check the clock of this machine",
-            chain.display(),
-            say(self.not_before)
-        );
-        Ok(())
+        Ok(ServedCertificate::new(&pair))
     }
 }
 
@@ -95,7 +48,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The state of files when somebody looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FileStates(Vec<Option<(SystemTime, u64, u64)>>);
+pub(crate) struct FileStates(Vec<Option<(SystemTime, u64, u64)>>);
 
 impl FileStates {
     pub fn of(files: &[CertificateFiles]) -> FileStates {
@@ -111,7 +64,7 @@ impl FileStates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use time::Duration;
+    use time::{Duration, OffsetDateTime};
 
     struct Made {
         directory: tempfile::TempDir,
@@ -140,7 +93,8 @@ mod tests {
 
     #[test]
     fn names_are_read() {
-        let (_, names) = made(|_| ()).files.read().unwrap();
+        let read = made(|_| ()).files.read().unwrap();
+        let names: Vec<String> = read.names.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["shop.example", "*.shop.example"]);
     }
 
@@ -154,7 +108,7 @@ mod tests {
         let other = made(|_| ());
         let mixed =
             CertificateFiles { chain: good.files.chain.clone(), key: other.files.key.clone() };
-        assert!(refused(&mixed).contains("is not the key of"), "{}", refused(&mixed));
+        assert!(refused(&mixed).contains("the key is not that of"), "{}", refused(&mixed));
         let absent = CertificateFiles { chain: "/none/a.pem".into(), key: good.files.key.clone() };
         assert!(refused(&absent).contains("/none/a.pem: cannot be read"), "{}", refused(&absent));
         let empty = good.directory.path().join("empty.pem");
@@ -162,12 +116,12 @@ mod tests {
         let none = CertificateFiles { chain: empty.clone(), key: good.files.key.clone() };
         assert!(refused(&none).contains("has no certificate"), "{}", refused(&none));
         let none = CertificateFiles { chain: good.files.chain.clone(), key: empty };
-        assert!(refused(&none).contains("has no private key"), "{}", refused(&none));
+        assert!(refused(&none).contains("there is no private key"), "{}", refused(&none));
         let swapped =
             CertificateFiles { chain: good.files.key.clone(), key: good.files.chain.clone() };
         assert!(refused(&swapped).contains("has no certificate"), "{}", refused(&swapped));
         let text = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(&good.files.chain, text).unwrap();
-        assert!(refused(&good.files).contains("is no certificate that can be read"));
+        assert!(refused(&good.files).contains("cannot be read"));
     }
 }

@@ -4,9 +4,10 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tls::book::ServedCertificate;
+use tls::{ALPN_ACME, ALPN_HTTP_2, Tls};
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
-use super::ALPN_HTTP_2;
 use crate::closing::close_gently;
 use crate::far::sealed::Sealed;
 use crate::pages;
@@ -22,13 +23,31 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// The first byte of TLS: a record of the handshake.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// Returns the client's connection, and whether it chose HTTP/2; `None` if it spoke plain HTTP and
-/// has been told so.
+/// The certificate that a client was shown: it may ask for more names of it than one on its
+/// connection.
+#[derive(Debug)]
+pub struct ShownCertificate {
+    /// The name that the client asked for, in lower case.
+    pub asked: Option<String>,
+    pub certificate: Option<Arc<ServedCertificate>>,
+}
+
+/// A client after the handshake.
+pub struct SecureClient {
+    pub wire: Wire,
+    /// Whether it chose HTTP/2.
+    pub is_h2: bool,
+    pub shown: ShownCertificate,
+}
+
+/// Returns the client's connection; `None` if it spoke plain HTTP and has been told so, or asked no
+/// more than whose a name is.
 pub async fn accept(
     stream: Plain,
     config: Arc<ServerConfig>,
+    certificates: &Tls,
     pool: &Pool,
-) -> Result<Option<(Wire, bool)>> {
+) -> Result<Option<SecureClient>> {
     let first = within(HANDSHAKE_TIME_MAX, first_byte(&stream)).await?;
     if first != HANDSHAKE_RECORD {
         if first.is_ascii_uppercase() {
@@ -38,9 +57,15 @@ pub async fn accept(
     }
     let mut tls = ServerConnection::new(config).map_err(Error::other)?;
     within(HANDSHAKE_TIME_MAX, handshake(&stream, &mut tls)).await?;
-    let is_h2 = tls.alpn_protocol() == Some(ALPN_HTTP_2);
+    let is_h2 = match tls.alpn_protocol() {
+        Some(ALPN_ACME) => return Ok(None),
+        chosen => chosen == Some(ALPN_HTTP_2),
+    };
+    let asked = tls.server_name().map(str::to_ascii_lowercase);
+    let certificate = certificates.certificate(asked.as_deref());
+    let shown = ShownCertificate { asked, certificate };
     let sealed = Sealed::to_client(stream, Connection::Server(tls));
-    Ok(Some((Wire::Sealed(Box::new(sealed)), is_h2)))
+    Ok(Some(SecureClient { wire: Wire::Sealed(Box::new(sealed)), is_h2, shown }))
 }
 
 async fn first_byte(stream: &Plain) -> Result<u8> {

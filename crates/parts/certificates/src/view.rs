@@ -1,0 +1,164 @@
+//! The records that decide which names want certificates, as this node's store has them, and the
+//! events that changes of them are to the orders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+use acme_core::{Event, Facts, Means, wanted, without_brought};
+use instant_acme::LetsEncrypt;
+use model::acme::{AcmeOrder, AcmeSettings, PublicAddresses};
+use model::certificate::{AcmeAccount, CertificateSource};
+use model::{
+    ApplicationName, ApplicationSpec, Certificate, CertificateName, Key, NodeId, Rollout,
+    Timestamp, TypedKey,
+};
+use store::{Value, readable};
+
+use crate::{account, leaf};
+
+/// The authorities that give certificates to the whole Internet, so that names of none of its
+/// domains need not be asked for.
+const PUBLIC: [&str; 2] = ["https://acme.zerossl.com/v2/DV90", "https://dv.acme-v02.api.pki.goog"];
+
+pub fn is_public(directory: &str) -> bool {
+    let known = [LetsEncrypt::Production.url(), LetsEncrypt::Staging.url()];
+    known.contains(&directory) || PUBLIC.iter().any(|known| directory.starts_with(known))
+}
+
+#[derive(Default)]
+pub struct View {
+    specs: BTreeMap<ApplicationName, ApplicationSpec>,
+    serving: BTreeSet<ApplicationName>,
+    public: BTreeMap<NodeId, Vec<IpAddr>>,
+    members: BTreeSet<NodeId>,
+    /// The ends of certificates that people brought.
+    brought: BTreeMap<CertificateName, Timestamp>,
+    /// The ends of those that were issued, and who issued them.
+    issued: BTreeMap<CertificateName, (Timestamp, String, Facts)>,
+    orders: BTreeMap<CertificateName, Timestamp>,
+    pub settings: Option<AcmeSettings>,
+    pub account: Option<AcmeAccount>,
+    told: Option<BTreeSet<CertificateName>>,
+    means: Option<Option<Means>>,
+}
+
+impl View {
+    /// Takes note of a record or of its end; returns what it is to the orders.
+    pub fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<Event> {
+        match TypedKey::parse(key)? {
+            TypedKey::Spec(name) => put(&mut self.specs, name, readable(key, value)),
+            TypedKey::Rollout(name) => {
+                let rollout: Option<Rollout> = readable(key, value);
+                match rollout.is_some_and(|rollout| rollout.serving.is_some()) {
+                    true => drop(self.serving.insert(name)),
+                    false => drop(self.serving.remove(&name)),
+                }
+            }
+            TypedKey::Member(node) | TypedKey::Guest(node) => match value {
+                Some(_) => drop(self.members.insert(node)),
+                None => drop(self.members.remove(&node)),
+            },
+            TypedKey::PublicAddresses(node) => {
+                let public: Option<PublicAddresses> = readable(key, value);
+                put(&mut self.public, node, public.map(|public| public.addresses));
+            }
+            TypedKey::AcmeSettings => self.settings = readable(key, value),
+            TypedKey::AcmeAccount => self.account = readable(key, value),
+            TypedKey::AcmeOrder(name) => {
+                let order: Option<AcmeOrder> = readable(key, value);
+                put(&mut self.orders, name.clone(), order.as_ref().map(|one| one.claimed_at));
+                return Some(Event::Order(name, order));
+            }
+            TypedKey::Certificate(name) => {
+                let facts = self.certificate(&name, readable(key, value));
+                return Some(Event::Certificate(name, facts));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn certificate(
+        &mut self,
+        name: &CertificateName,
+        certificate: Option<Certificate>,
+    ) -> Option<Facts> {
+        self.brought.remove(name);
+        self.issued.remove(name);
+        let certificate = certificate?;
+        match certificate.source {
+            CertificateSource::Issued { by } => {
+                let facts = leaf::facts(&certificate.chain)?;
+                self.issued.insert(name.clone(), (facts.not_after, by.clone(), facts.clone()));
+                // Another authority knows nothing of it.
+                let same = self.settings.as_ref().is_some_and(|one| one.directory == by);
+                Some(Facts { id: facts.id.filter(|_| same), ..facts })
+            }
+            CertificateSource::Uploaded => {
+                self.brought.insert(name.clone(), certificate.not_after);
+                None
+            }
+            CertificateSource::Cluster | CertificateSource::Other => None,
+        }
+    }
+
+    /// Returns what the changes so far mean, if anything, for which names are wanted, and for what
+    /// there is to order with.
+    pub fn changes(&mut self, now: Timestamp, https: bool) -> Vec<Event> {
+        let mut events = Vec::new();
+        let names = self.wanted(now);
+        if self.told.as_ref() != Some(&names) {
+            self.told = Some(names.clone());
+            events.push(Event::Wanted(names));
+        }
+        let means = self.means(https);
+        if self.means != Some(means) {
+            self.means = Some(means);
+            events.push(Event::Means(means));
+        }
+        events
+    }
+
+    fn wanted(&self, now: Timestamp) -> BTreeSet<CertificateName> {
+        let Some(settings) = &self.settings else { return BTreeSet::new() };
+        let serving = self.specs.iter().filter(|(name, _)| self.serving.contains(*name));
+        // A node that was removed needs none any more.
+        let members = self.public.iter().filter(|(node, _)| self.members.contains(*node));
+        let addresses = members.flat_map(|(_, addresses)| addresses.iter().copied());
+        let public = is_public(&settings.directory);
+        let mut names = wanted(serving.map(|(_, spec)| spec), addresses, public);
+        without_brought(&mut names, &self.brought, now);
+        names
+    }
+
+    fn means(&self, https: bool) -> Option<Means> {
+        let (settings, account) = self.settings.as_ref().zip(self.account.as_ref())?;
+        let hook = settings.dns_hook.as_deref();
+        account::is_registered(settings, account).then(|| Means {
+            https,
+            dns_hook: hook.is_some_and(|hook| Path::new(hook).is_file()),
+            renewal_info: true,
+        })
+    }
+
+    /// Returns the keys of what nobody needs any more: certificates that were issued for names that
+    /// are not wanted, once they have expired, and what is known of their orders after that.
+    pub fn leftovers(&self, now: Timestamp, kept_ms: u64) -> Vec<Key> {
+        let Some(wanted) = &self.told else { return Vec::new() };
+        let over = |at: &Timestamp| at.0.saturating_add(kept_ms) < now.0;
+        let issued = self.issued.iter().filter(|(_, (expires, ..))| over(expires));
+        let certificates = issued.map(|(name, _)| (name, TypedKey::Certificate(name.clone())));
+        let orders = self.orders.iter().filter(|(_, at)| over(at));
+        let orders = orders.map(|(name, _)| (name, TypedKey::AcmeOrder(name.clone())));
+        let all = certificates.chain(orders).filter(|(name, _)| !wanted.contains(*name));
+        all.map(|(_, key)| key.key()).collect()
+    }
+}
+
+fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => drop(map.insert(key, value)),
+        None => drop(map.remove(&key)),
+    }
+}
