@@ -4,7 +4,6 @@ pub mod export;
 pub mod login;
 pub mod people;
 pub mod position;
-pub mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 
