@@ -58,6 +58,7 @@ pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Res
         phase: Phase::Waiting { until: Instant::now() + LAUNCH_WAIT },
         session: None,
         hung_up_at: None,
+        was_left: false,
         check_at: Instant::now() + CHECK_INTERVAL,
         vanished_checks: 0,
     };
@@ -88,6 +89,7 @@ struct Shim {
     session: Option<HeldSession>,
     /// When the session's command was told that nobody is there any more.
     hung_up_at: Option<Instant>,
+    was_left: bool,
     check_at: Instant,
     vanished_checks: u32,
 }
@@ -255,6 +257,7 @@ impl Shim {
                         running.signal(signal.as_raw());
                     }
                     self.hung_up_at = Some(Instant::now());
+                    self.was_left = true;
                 }
                 (HolderEffect::Forget, Phase::Ended { .. }) => self.go(),
                 _ => {}
@@ -403,7 +406,10 @@ impl Shim {
         let Phase::Running(running) = std::mem::replace(&mut self.phase, Phase::Gone) else {
             return;
         };
-        let ended = running.end();
+        let mut ended = running.end();
+        if self.was_left {
+            ended.how.push_str(" (its client went away)");
+        }
         let written = record::write(&self.run.join(record::EXIT), &ended).is_ok();
         self.connections
             .retain_mut(|connection| connection.tell(Tell::Ended { ended: ended.clone() }).is_ok());

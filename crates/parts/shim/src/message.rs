@@ -39,7 +39,8 @@ pub enum ShimCommand {
         /// The person at the other end.
         by: String,
     },
-    /// Asks to treat whoever is attached as gone for good. Answered by `Signalled`.
+    /// Asks to hang up for a client that is gone for good, unless somebody is attached. Answered by
+    /// `Signalled`.
     HangUp,
     /// Asks to signal the main process's group, while that process runs. Answered by `Signalled`.
     Signal { signal: i32 },

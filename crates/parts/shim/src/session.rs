@@ -304,10 +304,12 @@ impl HeldSession {
         self.obey(effects);
     }
 
-    /// Goes on as if whoever is attached had gone for good.
+    /// Waits no longer for a client that was attached, and is not any more.
     pub fn leave(&mut self) -> Vec<HolderEffect> {
         let mut effects = Vec::new();
-        self.holder.leave(&mut effects);
+        if !self.holder.is_attached() {
+            self.holder.leave(&mut effects);
+        }
         self.obey(&mut effects);
         effects
     }
