@@ -94,7 +94,7 @@ fn far_command(node: &Node, laptop: &Laptop, port: u16, arguments: &[&str]) -> C
 
 fn token(node: &Node) -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
-    if node.run(&["users", "add", "ana", "--role", "developer"]).status.success() {
+    if node.run(&["users", "add", "ana", "--role", "owner"]).status.success() {
         MADE.store(0, Ordering::Relaxed);
     }
     let name = format!("t{}", MADE.fetch_add(1, Ordering::Relaxed));
@@ -144,7 +144,10 @@ fn await_lines(path: &Path, more: u64) {
     let before = numbered(path, "line").last().copied().unwrap_or(0);
     wait_for("more lines", STATE_DEADLINE, || match numbered(path, "line").last() {
         Some(last) if *last >= before + more => Ok(()),
-        last => Err(format!("{last:?}")),
+        last => {
+            let said = fs::read_to_string(path.with_file_name("errors")).unwrap_or_default();
+            Err(format!("{last:?}: {}", said.chars().take(2000).collect::<String>()))
+        }
     });
 }
 
@@ -158,6 +161,7 @@ fn check_lines(output: &Path, errors: &Path) {
     assert_eq!(tenths, expected);
 }
 
+#[track_caller]
 fn ended(child: &mut Child, code: i32) {
     let status = wait_for("the command to end", STATE_DEADLINE, || {
         child.try_wait().expect("it can be awaited").ok_or_else(|| "it goes on".to_string())
@@ -184,10 +188,11 @@ fn no_byte_is_lost_or_doubled_over_connections_that_are_cut() {
     let errors = to.with_extension("err");
     copy.stderr(File::create(&errors).expect("a file"));
     let mut copy = Running(copy.spawn().expect("it starts"));
-    ended(&mut copy.0, 9);
+    let status = copy.0.wait().expect("it ends");
+    let said = fs::read_to_string(&errors).expect("it is there");
+    assert_eq!(status.code(), Some(9), "{said}");
     let received = fs::read(&to).expect("it is there");
     assert_eq!(blake3::hash(&received), blake3::hash(&sent), "{} bytes", received.len());
-    let said = fs::read_to_string(&errors).expect("it is there");
     let own: Vec<&str> = said.lines().filter(|line| !line.starts_with("cortex: ")).collect();
     assert_eq!(own, [STREAM_BYTES.to_string()], "{said}");
     assert_eq!(cutter.cuts(), 12, "{said}");
@@ -257,7 +262,7 @@ fn a_client_elsewhere_goes_on_over_another_node() {
     push_counter(&two, "persist = [\"kept/\"]\n");
     let holder = id_of(&two);
     let laptop = Laptop::new();
-    laptop.log_in(&invite(&one, &["ana", "--role", "developer", "-a", NAME])).succeeded();
+    laptop.log_in(&invite(&one, &["ana", "--role", "owner"])).succeeded();
     laptop.cortex(&["whoami"]);
     let end = two.path("end");
     let (output, errors) = (one.path("output"), one.path("errors"));
