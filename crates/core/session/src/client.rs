@@ -25,7 +25,7 @@ pub enum ClientAction {
         detached: bool,
     },
     Print(OutputStream, Bytes),
-    /// So many bytes of output were not kept.
+    /// The number of bytes of output that were not kept.
     Skipped(u64),
     Note(String),
     TakenOver(String),
@@ -119,6 +119,12 @@ impl Client {
     /// Notes that the connection is of no more use.
     pub fn cut(&mut self) {
         self.link = Link::Cut;
+    }
+
+    /// Notes that nothing is read from the connection for now, as what came is not printed yet: the
+    /// silence is this end's own.
+    pub fn deaf(&mut self, now: Timestamp) {
+        self.heard_at = now;
     }
 
     /// Returns how much input there is room for.
@@ -294,11 +300,11 @@ impl Client {
     /// Appends what there is to say, until `out` has this length.
     pub fn speak(&mut self, now: Timestamp, out: &mut BytesMut, length: usize) {
         let before = out.len();
+        if self.link != Link::Attached || before >= length {
+            return;
+        }
         if std::mem::take(&mut self.owes_pong) {
             SessionFrame::Pong.write(out);
-        }
-        if self.link != Link::Attached {
-            return;
         }
         if let Some(size) = self.size.filter(|size| self.size_sent != Some(*size)) {
             SessionFrame::Resize(size).write(out);

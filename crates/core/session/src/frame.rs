@@ -87,7 +87,7 @@ pub struct SessionStart {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attach {
     pub v: u32,
-    /// Where this client goes on; `None` for a client that was not attached before.
+    /// The place at which this client goes on; `None` if it was not attached before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
     /// The size of the client's terminal.

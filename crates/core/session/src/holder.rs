@@ -1,6 +1,7 @@
 //! The end that holds the command: what it keeps of the output, what it has of the input, who is
 //! attached, and when nobody has been for too long. Driven by the process that holds the command's
-//! terminal or pipes, with frames that may be wrong in any way: one that is refused changes nothing.
+//! terminal or pipes, with frames that may be wrong in any way: one that is refused changes
+//! nothing.
 
 use bytes::{Buf, BytesMut};
 use model::Timestamp;
@@ -172,7 +173,7 @@ impl Holder {
         }
     }
 
-    /// Takes a frame of the client that is attached. An error ends its connection, and nothing else.
+    /// Takes a frame of the client that is attached. An error ends its connection alone.
     pub fn hear(
         &mut self,
         now: Timestamp,
@@ -346,6 +347,9 @@ impl Holder {
         let Some(attachment) = &mut self.attachment else { return };
         if let Some(greeting) = attachment.greeting.take() {
             SessionFrame::Attached(greeting).write(out);
+        }
+        if out.len() >= length {
+            return;
         }
         if std::mem::take(&mut attachment.owes_pong) {
             SessionFrame::Pong.write(out);

@@ -1,8 +1,8 @@
 //! A command that runs for somebody who is connected, over connections that may be cut: what both
 //! ends say (`frame`), what the end that holds the command does (`holder`), and what the client's
 //! end does (`client`). Every byte has a number in each direction, so that a connection takes up
-//! where the one before it stopped. Must not know where a connection leads, how the command is held,
-//! or what a terminal is.
+//! where the one before it stopped. Must not know where a connection leads, how the command is
+//! held, or what a terminal is.
 
 pub mod client;
 pub mod frame;

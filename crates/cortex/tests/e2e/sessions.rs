@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use rustix::termios::LocalModes;
@@ -31,6 +31,9 @@ const CUT_AFTER: [usize; 4] = [300_000, 700_001, 65_537, 1_000_003];
 struct Cutter {
     port: u16,
     cuts: Arc<AtomicU32>,
+    /// Whether nothing passes any more on the connections there are, which stay: so it is for a
+    /// laptop that has slept, or moved to another network.
+    hangs: Arc<AtomicBool>,
 }
 
 impl Cutter {
@@ -40,6 +43,8 @@ impl Cutter {
         let port = listener.local_addr().expect("it is bound").port();
         let cuts = Arc::new(AtomicU32::new(0));
         let counted = cuts.clone();
+        let hangs = Arc::new(AtomicBool::new(false));
+        let hanging = hangs.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(node) = TcpStream::connect(&to) else { continue };
@@ -48,10 +53,13 @@ impl Cutter {
                     true => CUT_AFTER[cut as usize % CUT_AFTER.len()],
                     false => usize::MAX,
                 };
-                pass(&client, &node, after, &counted);
+                // A connection that comes later passes.
+                hanging.store(false, Ordering::Relaxed);
+                let own = Arc::new(AtomicBool::new(false));
+                pass(&client, &node, after, &counted, &hanging, &own);
             }
         });
-        Cutter { port, cuts }
+        Cutter { port, cuts, hangs }
     }
 
     fn cuts(&self) -> u32 {
@@ -60,14 +68,29 @@ impl Cutter {
 }
 
 /// Passes bytes both ways, in threads, and cuts both connections after so many of them.
-fn pass(client: &TcpStream, node: &TcpStream, after: usize, cuts: &Arc<AtomicU32>) {
+fn pass(
+    client: &TcpStream,
+    node: &TcpStream,
+    after: usize,
+    cuts: &Arc<AtomicU32>,
+    hanging: &Arc<AtomicBool>,
+    hangs: &Arc<AtomicBool>,
+) {
     let passed = Arc::new(AtomicUsize::new(0));
     for (from, to) in [(client, node), (node, client)] {
         let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("one"));
         let (passed, cuts) = (passed.clone(), cuts.clone());
+        let (hanging, hangs) = (hanging.clone(), hangs.clone());
         std::thread::spawn(move || {
             let mut chunk = [0; 16 << 10];
             while let Ok(count @ 1..) = from.read(&mut chunk) {
+                // Once it hangs it hangs for good.
+                if hanging.load(Ordering::Relaxed) {
+                    hangs.store(true, Ordering::Relaxed);
+                }
+                if hangs.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let before = passed.fetch_add(count, Ordering::Relaxed);
                 if before < after && before + count >= after {
                     cuts.fetch_add(1, Ordering::Relaxed);
@@ -199,6 +222,38 @@ fn no_byte_is_lost_or_doubled_over_connections_that_are_cut() {
     let audit = node.cortex(&["audit", "-n", "100"]);
     let attached = audit.lines().filter(|line| line.contains("ana") && line.contains("/attach"));
     assert!(attached.count() >= 12, "{audit}");
+}
+
+#[test]
+fn a_connection_that_leads_nowhere_is_noticed_and_a_revoked_token_hangs_up() {
+    let node = Node::start_with(&["--listen", &format!("127.0.0.1:{}", free_port())]);
+    push_counter(&node, "");
+    let laptop = Laptop::new();
+    let cutter = Cutter::start(address(&node), 0);
+    let end = node.path("end");
+    let (output, errors) = (node.path("output"), node.path("errors"));
+    let script = format!("exec python3 count.py {}", end.display());
+    let mut counting = far_command(&node, &laptop, cutter.port, &["run", "-a", NAME, &script]);
+    counting.stdin(Stdio::null()).stdout(File::create(&output).expect("a file"));
+    counting.stderr(File::create(&errors).expect("a file"));
+    let mut counting = Running(counting.spawn().expect("it starts"));
+    await_lines(&output, 100);
+    cutter.hangs.store(true, Ordering::Relaxed);
+    wait_until("the client to notice", || {
+        fs::read_to_string(&errors).is_ok_and(|said| said.contains("connected again"))
+    });
+    await_lines(&output, 100);
+
+    let rows: Vec<Value> = serde_json::from_str(&node.cortex(&["tokens", "--json"])).expect("JSON");
+    for row in rows.iter().filter(|row| row["user"] == "ana") {
+        node.cortex(&["tokens", "revoke", "ana", row["name"].as_str().expect("a name")]);
+    }
+    ended(&mut counting.0, 255);
+    let said = fs::read_to_string(&errors).expect("it is there");
+    assert!(said.contains("was revoked"), "{said}");
+    platform_says(&node, "its client went away");
+    let lines = numbered(&output, "line");
+    assert!(lines.windows(2).all(|pair| pair[1] == pair[0] + 1), "{lines:?}");
 }
 
 #[test]

@@ -71,7 +71,10 @@ pub async fn rows(api: &Api, app: &ApplicationRecords) -> Result<Vec<InstanceRow
 }
 
 /// Returns the commands that people run in the application, of all that there are.
-fn one_offs(app: &ApplicationRecords, all: &[(NodeId, OneOffSession)]) -> Vec<InstanceRow> {
+pub(super) fn one_offs(
+    app: &ApplicationRecords,
+    all: &[(NodeId, OneOffSession)],
+) -> Vec<InstanceRow> {
     let of = all.iter().filter(|(_, session)| session.application == app.name);
     of.map(|(node, session)| sessions::row(app, node, session.clone())).collect()
 }

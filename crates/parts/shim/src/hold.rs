@@ -87,7 +87,7 @@ struct Shim {
     connections: Vec<NodeConnection>,
     phase: Phase,
     session: Option<HeldSession>,
-    /// When the session's command was told that nobody is there any more.
+    /// The time at which the session's command was told that nobody is there any more.
     hung_up_at: Option<Instant>,
     was_left: bool,
     check_at: Instant,

@@ -25,7 +25,7 @@ const CLIENTS_MAX: usize = 4;
 const OUT_BYTES_MAX: usize = 64 << 10;
 /// The reads from one source before others get their turn.
 const READS_MAX: u32 = 4;
-/// The most silence of the pipes after a command's end. All that it wrote is in them by then; only a
+/// The most silence of the pipes after a command's end. All that it wrote is in them by then; a
 /// stranger that was handed one could keep it open.
 const DRAIN_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The exit code of a command whose end is not known.
@@ -49,7 +49,7 @@ pub struct HeldSession {
     clients: Vec<Client>,
     /// How the command ended, while its output is not all here.
     ended: Option<(u8, String)>,
-    /// When the command's end was seen, or output came after it.
+    /// The time at which the command's end was seen, or output came after it.
     stirred_at: Instant,
 }
 

@@ -1,3 +1,5 @@
+//! Both ends against each other over a wire that is cut, and each against frames that lie.
+
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -192,11 +194,7 @@ fn check(terminal: bool, steps: Vec<Step>) {
                 world.holder.print(stream, &bytes);
                 written.extend(bytes.iter().map(|byte| (stream, *byte)));
             }
-            Step::Signal(signal) => {
-                if world.client.signal(signal) {
-                    signalled.push(signal);
-                }
-            }
+            Step::Signal(signal) if world.client.signal(signal) => signalled.push(signal),
             Step::Up(count) => world.deliver_up(count),
             Step::Down(count) => world.deliver_down(count),
             Step::Read(count) => world.command_reads(count),
@@ -402,6 +400,9 @@ fn a_client_that_stays_silent_is_not_there() {
     world.settle();
     world.now = world.now.after(SILENCE_MAX);
     assert!(!world.client.tick(world.now, &mut world.up), "nothing was heard of the other end");
+    // A client that waits for its own output to be read is not cut off for that.
+    world.client.deaf(world.now);
+    assert!(world.client.tick(world.now, &mut world.up));
 }
 
 #[test]

@@ -96,6 +96,10 @@ pub struct Flow<'a> {
     out: BytesMut,
     unflushed: bool,
     detached: bool,
+    /// Whether it was attached once.
+    has_begun: bool,
+    /// Whether it was said why there is no connection.
+    said_why: bool,
     terminations: u32,
     /// When the connection was lost; `None` while there is one.
     cut_at: Option<Instant>,
@@ -123,6 +127,8 @@ impl<'a> Flow<'a> {
             out: BytesMut::new(),
             unflushed: false,
             detached: false,
+            has_begun: false,
+            said_why: false,
             terminations: 0,
             cut_at: None,
             pause: PAUSE_MIN,
@@ -134,9 +140,17 @@ impl<'a> Flow<'a> {
         let end = self.go(begin).await;
         // What comes now is for people, in a terminal as it was.
         self.raw = None;
+        let end = match end {
+            // The code 1 could be the command's own.
+            Err(error) if self.has_begun => {
+                super::super::report(&error);
+                return Ok(CODE_LOST);
+            }
+            end => end?,
+        };
         let id = self.id.as_deref().unwrap_or_default();
         let later = format!("`cortex attach -a {} {id}` goes on with it", self.application);
-        Ok(match end? {
+        Ok(match end {
             FlowEnd::Code(code) => code,
             FlowEnd::Unheard => CODE_BROKEN_PIPE,
             FlowEnd::HangUp(signal) => 128 + u8::try_from(signal.as_raw()).unwrap_or_default(),
@@ -202,6 +216,9 @@ impl<'a> Flow<'a> {
                 return Ok(FlowEnd::Code(code));
             }
             let now = self.now();
+            if !self.printer.has_room() {
+                self.machine.deaf(now);
+            }
             if let Link::Open(_) = link {
                 self.machine.speak(now, &mut self.out, OUT_BYTES_MAX);
             }
@@ -252,6 +269,9 @@ impl<'a> Flow<'a> {
             Event::Signal(signal) => return Ok(self.signalled(signal)),
             Event::Due => {
                 let now = self.now();
+                if !self.printer.has_room() {
+                    self.machine.deaf(now);
+                }
                 if !self.machine.tick(now, &mut self.out) {
                     self.cut(link)?;
                 }
@@ -293,6 +313,11 @@ impl<'a> Flow<'a> {
         if for_good || waited > CUT_KEPT {
             return Err(error);
         }
+        if let Some(ClientError::Problem(problem)) = error.downcast_ref()
+            && !std::mem::replace(&mut self.said_why, true)
+        {
+            self.remark(&output::plain(&problem.detail));
+        }
         *link = Link::Waiting(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         Ok(())
@@ -306,7 +331,7 @@ impl<'a> Flow<'a> {
             None => {}
             Some(ClientAction::Started(id)) => self.id = Some(id),
             Some(ClientAction::Attached { terminal, detached }) => {
-                self.detached = detached;
+                (self.detached, self.has_begun, self.said_why) = (detached, true, false);
                 if terminal && self.has_terminal && self.raw.is_none() {
                     self.raw = Some(Raw::enter().context("this terminal")?);
                 }

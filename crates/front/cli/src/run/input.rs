@@ -1,5 +1,5 @@
-//! This process's input, read on a thread of its own, so that a terminal or a pipe that stands still
-//! holds up no signal.
+//! This process's input, read on a thread of its own, so that a terminal or a pipe that stands
+//! still holds up no signal.
 
 use bytes::Bytes;
 use session_core::frame::DATA_BYTES_MAX;
