@@ -26,6 +26,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("recipe-core", 1),
     ("router-core", 1),
     ("checker-core", 1),
+    ("session-core", 1),
     ("runtime", 2),
     ("store", 3),
     ("metrics", 3),
@@ -53,8 +54,18 @@ const LEVELS: &[(&str, u32)] = &[
     ("sim", 8),
 ];
 /// The crates that decide, which do no I/O.
-const PURE: [&str; 9] =
-    ["model", "access", "acme", "certificate", "store", "agent", "recipe", "router", "checker"];
+const PURE: [&str; 10] = [
+    "model",
+    "access",
+    "acme",
+    "certificate",
+    "store",
+    "agent",
+    "recipe",
+    "router",
+    "checker",
+    "session",
+];
 
 /// What a crate promises not to know, beside crates above it: the runtime, any I/O, or another
 /// part. A crate's own `clippy.toml` has what else it forbids.

@@ -56,6 +56,7 @@ mod run;
 mod same_build;
 mod scheduled;
 mod secure;
+mod sessions;
 mod shared;
 mod soak;
 mod static_site;

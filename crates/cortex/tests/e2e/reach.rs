@@ -34,7 +34,7 @@ pub struct Laptop {
 }
 
 impl Laptop {
-    fn new() -> Laptop {
+    pub fn new() -> Laptop {
         Laptop { home: tempfile::tempdir().expect("a directory"), enter: Vec::new() }
     }
 

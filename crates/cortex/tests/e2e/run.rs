@@ -3,12 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
 use rustix::pty::OpenptFlags;
-use rustix::termios::Winsize;
+use rustix::termios::{LocalModes, Winsize};
 
 use crate::fixtures::cluster::{cluster, id_of};
 use crate::machine::{free_port, kill};
@@ -16,19 +15,19 @@ use crate::node::{Node, Running, binary};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
-const NAME: &str = "tool";
+pub const NAME: &str = "tool";
 /// A Procfile whose web process always ends at once, so that it is of no use.
 const BROKEN: &str = "web: python3 -c 'exit(1)'\ngreet: echo hello from the Procfile\n";
 const SERVER: &str = "web: python3 -m http.server $PORT --bind $HOST\n";
 const BINARY_BYTES: usize = 3 << 20;
 
-fn push(node: &Node, settings: &str) {
+pub fn push(node: &Node, settings: &str) {
     let project = node.path(NAME);
     of_files(&project, &[("Procfile", SERVER), ("index.html", "ok"), ("cortex.toml", settings)]);
     node.push_as_it_is(&project, NAME).succeeded();
 }
 
-fn create(node: &Node) {
+pub fn create(node: &Node) {
     node.cortex(&["apps", "create", NAME, "--port", &free_port().to_string()]);
 }
 
@@ -38,18 +37,23 @@ fn run_command(node: &Node, command: &[&str]) -> Command {
     run
 }
 
-fn start(node: &Node, command: &[&str], stdin: Stdio, stdout: Stdio) -> Child {
-    let mut run = run_command(node, command);
+fn start_run(node: &Node, command: &[&str], stdin: Stdio, stdout: Stdio) -> Child {
+    start(node, &[&["run", "-a", NAME], command].concat(), stdin, stdout)
+}
+
+pub fn start(node: &Node, arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Child {
+    let mut run = Command::new(binary());
+    run.arg("--data-dir").arg(node.data()).args(arguments);
     run.stdin(stdin).stdout(stdout).stderr(Stdio::inherit()).spawn().expect("it starts")
 }
 
-fn await_file(path: &std::path::Path) {
+pub fn await_file(path: &std::path::Path) {
     wait_for("the command to have begun", STATE_DEADLINE, || {
         if path.exists() { Ok(()) } else { Err(format!("no {}", path.display())) }
     });
 }
 
-fn platform_says(node: &Node, words: &str) {
+pub fn platform_says(node: &Node, words: &str) {
     wait_for(words, STATE_DEADLINE, || {
         let log = node.cortex(&["logs", "-a", NAME, "-p", "cortex"]);
         if log.contains(words) { Ok(()) } else { Err(log) }
@@ -91,7 +95,7 @@ fn a_command_runs_as_if_it_ran_here() {
     let (from, to) = (node.path("sent"), node.path("received"));
     fs::write(&from, &sent).expect("a file");
     let input = File::open(&from).expect("it is there").into();
-    let mut copy = start(&node, &["cat"], input, File::create(&to).expect("a file").into());
+    let mut copy = start_run(&node, &["cat"], input, File::create(&to).expect("a file").into());
     assert!(copy.wait().expect("it ends").success());
     let received = fs::read(&to).expect("it is there");
     assert_eq!(blake3::hash(&received), blake3::hash(&sent), "{} bytes", received.len());
@@ -101,7 +105,7 @@ fn a_command_runs_as_if_it_ran_here() {
     let script =
         format!("trap 'exit 9' INT; touch {}; while :; do sleep 0.05; done", begun.display());
     let endless = File::open("/dev/zero").expect("it is there").into();
-    let mut deaf = Running(start(&node, &[&script], endless, Stdio::null()));
+    let mut deaf = Running(start_run(&node, &[&script], endless, Stdio::null()));
     await_file(&begun);
     node.await_ready(NAME, "run", 1);
     kill(deaf.0.id(), Signal::INT);
@@ -109,7 +113,7 @@ fn a_command_runs_as_if_it_ran_here() {
 
     // A client that goes away leaves nothing running.
     let script = format!("rm {}; exec sleep 1000", begun.display());
-    let mut left = Running(start(&node, &[&script], Stdio::null(), Stdio::null()));
+    let mut left = Running(start_run(&node, &[&script], Stdio::null(), Stdio::null()));
     wait_for("it to have begun", STATE_DEADLINE, || {
         if begun.exists() { Err("it is there".into()) } else { Ok(()) }
     });
@@ -118,14 +122,18 @@ fn a_command_runs_as_if_it_ran_here() {
 }
 
 /// A person at a terminal: what they see and do.
-struct Person {
+pub struct Person {
     screen: File,
-    seen: String,
+    pub seen: String,
     run: Running,
 }
 
 impl Person {
-    fn sits_at(node: &Node, command: &[&str]) -> Person {
+    pub fn sits_at(node: &Node, command: &[&str]) -> Person {
+        Person::at(run_command(node, command))
+    }
+
+    pub fn at(run: Command) -> Person {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let near = rustix::pty::openpt(flags).expect("a terminal");
         rustix::pty::grantpt(&near).expect("its own");
@@ -134,7 +142,6 @@ impl Person {
         rustix::io::ioctl_fionbio(&near, true).expect("a flag");
         let end = || far.try_clone().expect("one more");
         // The command has a session of its own, so that it is told of a new size.
-        let run = run_command(node, command);
         let mut session = Command::new("setsid");
         session.args(["--ctty", "--wait"]).arg(run.get_program()).args(run.get_args());
         session.env("TERM", "vt220").stdin(end()).stdout(end()).stderr(end());
@@ -149,7 +156,7 @@ impl Person {
         rustix::termios::tcsetwinsize(&self.screen, size).expect("a size");
     }
 
-    fn types(&mut self, keys: &str) {
+    pub fn types(&mut self, keys: &str) {
         self.screen.write_all(keys.as_bytes()).expect("keys are taken");
     }
 
@@ -160,8 +167,40 @@ impl Person {
         }
     }
 
+    pub fn sees(&mut self, answer: &str) {
+        wait_for(&format!("'{answer}' on the screen"), STATE_DEADLINE, || {
+            self.look();
+            if self.seen.contains(answer) { Ok(()) } else { Err(self.seen.clone()) }
+        });
+    }
+
+    pub fn has_left(&mut self) -> bool {
+        self.look();
+        matches!(self.run.0.try_wait(), Ok(Some(_)))
+    }
+
+    /// Waits until the command line has ended.
+    pub fn leaves(&mut self) -> ExitStatus {
+        wait_for("it to end", STATE_DEADLINE, || {
+            self.look();
+            match self.run.0.try_wait() {
+                Ok(Some(status)) => Ok(status),
+                other => Err(format!("{other:?}: {}", self.seen)),
+            }
+        })
+    }
+
+    pub fn modes(&self) -> LocalModes {
+        rustix::termios::tcgetattr(&self.screen).expect("its modes").local_modes
+    }
+
+    /// Returns the process of the command line: `setsid` has become that.
+    pub fn client(&self) -> u32 {
+        self.run.0.id()
+    }
+
     /// Types it again until the answer appears; the echo of what is typed does not count.
-    fn asks(&mut self, keys: &str, answer: &str) {
+    pub fn asks(&mut self, keys: &str, answer: &str) {
         wait_for(&format!("'{answer}' on the screen"), STATE_DEADLINE, || {
             self.types(keys);
             let asked = std::time::Instant::now();
@@ -194,17 +233,9 @@ fn a_command_has_a_terminal_where_there_is_one() {
     person.types("\u{3}");
     person.asks("echo still $((40 + 2))\n", "still 42");
     person.types("exit 5\n");
-    let ended = wait_for("it to end", STATE_DEADLINE, || {
-        person.look();
-        match person.run.0.try_wait() {
-            Ok(Some(status)) => Ok(status),
-            other => Err(format!("{other:?}: {}", person.seen)),
-        }
-    });
+    let ended = person.leaves();
     assert_eq!(ended.code(), Some(5), "{}", person.seen);
-    let terminal: OwnedFd = person.screen.into();
-    let modes = rustix::termios::tcgetattr(&terminal).expect("its modes").local_modes;
-    assert!(modes.contains(rustix::termios::LocalModes::ICANON), "it is as before");
+    assert!(person.modes().contains(LocalModes::ICANON), "it is as before");
     // There is no terminal if none is wanted.
     let plain = node.run(&["run", "-a", NAME, "--no-tty", "test -t 0 || echo none"]);
     assert_eq!(plain.succeeded().stdout, "none\n");
@@ -223,11 +254,19 @@ fn a_command_runs_where_the_files_are() {
     assert_eq!(failing.status.code(), Some(3));
     // The name of the one before may not be free yet.
     platform_says(&one, "ended: exit status 3");
-    // The node at which it was asked for is lost, and so is the client that asked.
+    // The node at which it was asked for is lost: the command goes on, and its client with it.
     let begun = one.path("begun");
-    let script = format!("touch {}; exec sleep 1000", begun.display());
-    let _asked = Running(start(&two, &[&script], Stdio::null(), Stdio::null()));
+    let script = format!("touch {}; read line; echo $line; exit 4", begun.display());
+    let output = two.path("output");
+    let to = File::create(&output).expect("a file");
+    let mut asked = Running(start_run(&two, &[&script], Stdio::piped(), to.into()));
     await_file(&begun);
     two.kill_nine();
-    platform_says(&one, "its client went away");
+    asked.0.stdin.take().expect("a pipe").write_all(b"still there\n").expect("it listens");
+    two.up();
+    let ended = wait_for("it to end", STATE_DEADLINE, || {
+        asked.0.try_wait().expect("it can be awaited").ok_or_else(|| "it goes on".to_string())
+    });
+    assert_eq!(ended.code(), Some(4));
+    assert_eq!(fs::read_to_string(&output).expect("a file"), "still there\n");
 }

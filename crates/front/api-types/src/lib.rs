@@ -6,7 +6,6 @@ pub mod export;
 pub mod login;
 pub mod people;
 pub mod position;
-pub mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -172,6 +171,21 @@ pub struct InstanceRow {
     pub memory_bytes: Option<u64>,
     pub restarts: u32,
     pub reason: Option<String>,
+    /// What is known of a one-off command besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRow>,
+}
+
+/// A one-off command, to which clients attach.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionRow {
+    /// The id by which it is attached to.
+    pub id: String,
+    pub by: String,
+    /// Whether somebody is attached.
+    pub attached: bool,
+    /// Whether it goes on when nobody is.
+    pub detached: bool,
 }
 
 /// The instances that serve the names of an application now.

@@ -17,7 +17,9 @@ use super::certificates;
 use ::logs;
 use agent::AgentContext;
 use agent::one_off;
-use agent::one_off::Order;
+use agent::one_off::{Order, SessionHandle};
+
+use crate::sessions;
 use logs::{Item, LogSelection};
 use os::layout::DataDirectory;
 use runtime::members::{BoxedStream, Members, StreamKind};
@@ -46,14 +48,26 @@ pub struct Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum CallKind {
+    /// Asks for a one-off command as versions before sessions held it.
+    Run { application: ApplicationName, release: ReleaseId, by: String, prepare: bool },
     /// Runs a one-off command; frames of its session follow the answer.
-    Run {
+    RunSession {
         application: ApplicationName,
         release: ReleaseId,
         by: String,
         /// Whether the release may be built there first.
         prepare: bool,
+        /// The id that the session gets.
+        session: String,
     },
+    /// Attaches to a session; its frames follow the answer.
+    Attach { application: ApplicationName, session: String, by: String },
+    /// Ends the command of a session.
+    StopSession { application: ApplicationName, session: String },
+    /// Hangs up for a client that is gone for good, unless somebody is attached.
+    AbandonSession { application: ApplicationName, session: String, at_once: bool },
+    /// Lists the sessions there; the list follows the answer.
+    Sessions,
     /// Reads an application's logs; items follow the answer.
     Logs { application: ApplicationName, wanted: LogSelection },
     /// Follows the log of a build; lines follow as long as that node builds the release or runs its
@@ -124,25 +138,55 @@ impl Calls {
     async fn serve(&self, mut stream: BoxedStream) -> anyhow::Result<()> {
         let question: Question = read(&mut stream).await?;
         match question.ask {
-            CallKind::Run { application, release, by, prepare } => {
-                let order = self.order(application, &release, by, prepare).await;
-                let (agent, order) = match order {
-                    Ok(order) => order,
-                    Err(error) => {
-                        let refused = Some(format!("{error:#}"));
-                        return write(&mut stream, &CallAnswer { v: VERSION, refused }).await;
+            CallKind::Run { .. } => {
+                let why = "it was upgraded and holds commands in another way: try again once all \
+                           nodes are, or ask at that node with its own `cortex`";
+                refuse(&mut stream, why).await?;
+            }
+            CallKind::RunSession { application, release, by, prepare, session } => {
+                match self.order(application, &release, (by, session), prepare).await {
+                    Err(error) => refuse(&mut stream, &format!("{error:#}")).await?,
+                    Ok((agent, order)) => {
+                        accept(&mut stream).await?;
+                        one_off::serve(agent, order, stream).await?;
                     }
-                };
-                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
-                one_off::serve(agent, order, stream).await;
+                }
+            }
+            CallKind::Attach { application, session, by } => {
+                match self.session(&application, &session).await? {
+                    None => refuse(&mut stream, "there is no such session").await?,
+                    Some(session) => {
+                        accept(&mut stream).await?;
+                        one_off::attach(session, &by, stream).await?;
+                    }
+                }
+            }
+            CallKind::StopSession { application, session } => {
+                match self.session(&application, &session).await? {
+                    None => refuse(&mut stream, "there is no such session").await?,
+                    Some(session) => {
+                        session.stop().await?;
+                        accept(&mut stream).await?;
+                    }
+                }
+            }
+            CallKind::AbandonSession { application, session, at_once } => {
+                accept(&mut stream).await?;
+                if let Some(session) = self.session(&application, &session).await? {
+                    one_off::abandon(session, at_once).await;
+                }
+            }
+            CallKind::Sessions => {
+                accept(&mut stream).await?;
+                write(&mut stream, &sessions::here(self.agent.as_ref())).await?;
             }
             CallKind::Logs { application, wanted } => {
-                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
+                accept(&mut stream).await?;
                 let items = logs::read(self.layout.logs(&application), wanted);
                 pass_on(items, stream).await?;
             }
             CallKind::BuildLog { application, release } => {
-                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
+                accept(&mut stream).await?;
                 let log = self.layout.build_log(&application, &release);
                 let (store, node) = (self.store.clone(), self.node.clone());
                 let (sender, items) = mpsc::channel(ITEMS_WAITING_MAX);
@@ -160,11 +204,23 @@ impl Calls {
         Ok(())
     }
 
+    /// Returns a session of this node. A node that is starting has to find first what ran before:
+    /// it gives no answer meanwhile, and is asked again.
+    async fn session(
+        &self,
+        application: &ApplicationName,
+        id: &str,
+    ) -> anyhow::Result<Option<SessionHandle>> {
+        let Some(agent) = &self.agent else { return Ok(None) };
+        ensure!(agent.has_adopted(), "it is starting");
+        Ok(SessionHandle::find(agent, application, id))
+    }
+
     async fn order(
         &self,
         application: ApplicationName,
         release: &ReleaseId,
-        by: String,
+        (by, session): (String, String),
         prepare: bool,
     ) -> anyhow::Result<(Arc<AgentContext>, Order)> {
         let agent = self.agent.clone().context("it runs no applications")?;
@@ -174,8 +230,16 @@ impl Calls {
         if !prepare && !agent.preparer.is_built(&application, &release) {
             bail!("it does not have that release");
         }
-        Ok((agent, Order { application, release, by }))
+        Ok((agent, Order { application, release, by, session }))
     }
+}
+
+async fn accept(stream: &mut BoxedStream) -> anyhow::Result<()> {
+    write(stream, &CallAnswer { v: VERSION, refused: None }).await
+}
+
+async fn refuse(stream: &mut BoxedStream, why: &str) -> anyhow::Result<()> {
+    write(stream, &CallAnswer { v: VERSION, refused: Some(why.into()) }).await
 }
 
 /// Sends items until there are no more or nobody listens.
@@ -240,7 +304,8 @@ mod tests {
         let (near, far) = tokio::io::duplex(256);
         let (mut near, mut far): (BoxedStream, BoxedStream) = (Box::new(near), Box::new(far));
         let (application, release) = ("shop".parse().unwrap(), "v1.a".parse().unwrap());
-        let ask = CallKind::Run { application, release, by: "ada".into(), prepare: false };
+        let (by, session) = ("ada".into(), "n1.abc".into());
+        let ask = CallKind::RunSession { application, release, by, prepare: false, session };
         let question = Question { v: VERSION, ask };
         write(&mut near, &question).await.unwrap();
         assert_eq!(read::<Question>(&mut far).await.unwrap(), question);

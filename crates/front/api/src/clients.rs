@@ -72,9 +72,11 @@ async fn is_removed(mut removed: watch::Receiver<bool>) {
 
 async fn serve_one(api: Shared, routes: Router, connection: Arc<Connection>, stream: BoxedStream) {
     let cut = {
-        let ended = connection.ended();
+        // The request is over where the connection becomes a session's: it is counted and ended all
+        // the same.
+        let kept = connection.clone();
         async move {
-            ended.await;
+            kept.ended().await;
             tokio::time::sleep(LAST_ANSWER_MAX).await;
         }
     };

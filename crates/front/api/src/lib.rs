@@ -35,6 +35,7 @@ mod releases;
 mod rollback;
 mod routes;
 mod run;
+mod sessions;
 mod socket;
 mod status;
 mod table;
@@ -295,6 +296,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/apps/{app}/config", Right::Configure, config::change)
         .get("/v1/apps/{app}/logs", Right::SeeApplication, logs::lines)
         .post("/v1/apps/{app}/run", Right::RunCommand, run::run)
+        .post("/v1/apps/{app}/sessions/{id}/attach", Right::RunCommand, sessions::attach)
+        .delete("/v1/apps/{app}/sessions/{id}", Right::RunCommand, sessions::stop)
         .get("/v1/ps", Right::ListApplications, processes::list_all)
         .get("/v1/routes", Right::ListApplications, routes::list)
         .get("/v1/status", Right::SeePlatform, status::status)

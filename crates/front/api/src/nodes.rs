@@ -16,7 +16,7 @@ use model::{
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
-use super::{Api, Shared, processes, records};
+use super::{Api, Shared, processes, records, sessions};
 use api_types::{NodeRow, NodeShown};
 use cluster::peers::Peers;
 use cluster::roster;
@@ -42,9 +42,12 @@ pub(super) async fn shown(
     id: &NodeId,
 ) -> Result<NodeShown, Problem> {
     let mut instances = Vec::new();
+    let sessions = sessions::everywhere(api).await;
     for name in records::names(&*api.store).await? {
         let Some(app) = records::find(&*api.store, &name).await? else { continue };
-        let rows = processes::rows(api, &app).await?.into_iter();
+        let mut rows = processes::rows(api, &app).await?;
+        rows.extend(processes::one_offs(&app, &sessions));
+        let rows = rows.into_iter();
         instances.extend(rows.filter(|row| row.node == id.as_str() && is_running(&row.state)));
     }
     let held = cluster.held_by(id).map(ToString::to_string).collect();

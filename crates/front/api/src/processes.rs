@@ -5,12 +5,12 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::cron::CronRun;
 use model::key::BoardKey;
-use model::{InstanceId, ProcessSpec, ProcessType, TypedKey};
+use model::{InstanceId, NodeId, ProcessSpec, ProcessType, TypedKey};
 
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, parse, team_limits};
+use super::{Api, Shared, parse, sessions, team_limits};
 use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
 
@@ -19,7 +19,10 @@ pub async fn list(
     Path(app): Path<String>,
 ) -> Result<Json<Vec<InstanceRow>>, Problem> {
     let app = records::require(&*api.store, &app).await?;
-    Ok(Json(rows(&api, &app).await?))
+    let mut rows = rows(&api, &app).await?;
+    let sessions = sessions::everywhere(&api).await;
+    rows.extend(one_offs(&app, &sessions));
+    Ok(Json(rows))
 }
 
 pub async fn list_all(
@@ -27,12 +30,14 @@ pub async fn list_all(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Vec<InstanceRow>>, Problem> {
     let mut all = Vec::new();
+    let sessions = sessions::everywhere(&api).await;
     let visible = caller.visible(&api.store).await?;
     let mut names = records::names(&*api.store).await?;
     names.retain(|name| visible.as_ref().is_none_or(|visible| visible.contains(name)));
     for name in names {
         if let Some(app) = records::find(&*api.store, &name).await? {
             all.extend(rows(&api, &app).await?);
+            all.extend(one_offs(&app, &sessions));
         }
     }
     Ok(Json(all))
@@ -58,33 +63,20 @@ pub async fn rows(api: &Api, app: &ApplicationRecords) -> Result<Vec<InstanceRow
             memory_bytes: memory(api, id, one.generation).await?,
             restarts: one.restarts,
             reason: one.reason.clone(),
+            session: None,
         });
     }
     rows.extend(scheduled(api, app).await?);
-    rows.extend(one_offs(api, app));
     Ok(rows)
 }
 
-/// Returns the one-off commands that people run on this node.
-fn one_offs(api: &Api, app: &ApplicationRecords) -> Vec<InstanceRow> {
-    let sessions = api.agent.as_ref().map(|agent| agent.one_offs.list()).unwrap_or_default();
-    let of = sessions.into_iter().filter(|session| session.application == app.name);
-    let row = |session: OneOffSession| InstanceRow {
-        application: app.name.to_string(),
-        process: "run".into(),
-        slot: session.number,
-        node: api.node.to_string(),
-        pid: session.pid,
-        port: None,
-        ports: Default::default(),
-        release: app.label(&session.release),
-        state: if session.pid.is_some() { "ready" } else { "starting" }.into(),
-        started_at: Some(records::rfc3339(session.started_at)),
-        memory_bytes: None,
-        restarts: 0,
-        reason: Some(session.command),
-    };
-    of.map(row).collect()
+/// Returns the commands that people run in the application, of all that there are.
+pub(super) fn one_offs(
+    app: &ApplicationRecords,
+    all: &[(NodeId, OneOffSession)],
+) -> Vec<InstanceRow> {
+    let of = all.iter().filter(|(_, session)| session.application == app.name);
+    of.map(|(node, session)| sessions::row(app, node, session.clone())).collect()
 }
 
 /// Returns the last run of each scheduled command.
@@ -115,6 +107,7 @@ async fn scheduled(api: &Api, app: &ApplicationRecords) -> Result<Vec<InstanceRo
             memory_bytes: None,
             restarts: run.attempt.saturating_sub(1),
             reason: run.how,
+            session: None,
         });
     }
     Ok(rows)

@@ -14,16 +14,16 @@ use model::{NodeId, Release};
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
+use super::sessions::{self, Carried};
 use super::{Shared, isolation};
 use crate::calls;
 use crate::calls::{CallKind, CallRefused};
 use agent::AgentContext;
 use agent::one_off;
-use agent::one_off::Order;
-use api_types::session::PROTOCOL;
+use agent::one_off::{CarryEnd, Order};
 use cluster::peers::Peers;
 use runtime::members::BoxedStream;
-use runtime::members::Members;
+use session_core::PROTOCOL;
 
 /// The header that names the node that runs it.
 const NODE_HEADER: &str = "cortex-node";
@@ -40,32 +40,50 @@ pub async fn run(
     Extension(caller): Extension<Caller>,
     mut request: Request,
 ) -> Result<Response, Problem> {
-    let asked = request.headers().get(header::UPGRADE);
-    if asked.is_none_or(|asked| asked.as_bytes() != PROTOCOL.as_bytes()) {
-        let detail = format!("a command runs over a connection that is upgraded to {PROTOCOL}");
-        return Err(Problem::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", detail)
-            .hint("use `cortex run` of the node's own version"));
-    }
+    check_protocol(&request)?;
     let app = records::require(&*api.store, &name).await?;
     let release = release(&app)?;
     isolation::check(&api, &caller, release.recipe.isolation).await?;
     let by = caller.name();
-    let order = Order { application: app.name.clone(), release, by };
-    let place = place(&api, &app, &order).await?;
+    let session = sessions::fresh_id(&api.node)?;
+    let mut order = Order { application: app.name.clone(), release, by, session };
+    let place = place(&api, &app, &mut order).await?;
     let node = match &place {
         CommandLocation::Here(_) => api.node.clone(),
         CommandLocation::There(node, _) => node.clone(),
     };
     let upgrade = hyper::upgrade::on(&mut request);
-    let peers = api.peers.clone();
+    let (application, session) = (app.name.clone(), order.session.clone());
+    let carried = Carried { api, caller, application, session };
     runtime::task::spawn(async move {
         let Ok(upgraded) = upgrade.await else { return };
         let client: BoxedStream = Box::new(TokioIo::new(upgraded));
-        match place {
-            CommandLocation::Here(agent) => one_off::serve(agent, order, client).await,
-            CommandLocation::There(node, stream) => carry(client, stream, &node, peers).await,
-        }
+        let end = match place {
+            CommandLocation::Here(agent) => {
+                one_off::serve(agent, order, client).await.unwrap_or(CarryEnd::Session)
+            }
+            CommandLocation::There(node, stream) => {
+                sessions::carry(client, stream, &node, carried.api.peers.clone()).await
+            }
+        };
+        carried.ended(end).await;
     });
+    switching(&node)
+}
+
+/// Refuses a request for anything but the protocol of this version.
+pub fn check_protocol(request: &Request) -> Result<(), Problem> {
+    let asked = request.headers().get(header::UPGRADE);
+    if asked.is_some_and(|asked| asked.as_bytes() == PROTOCOL.as_bytes()) {
+        return Ok(());
+    }
+    let detail = format!("a command runs over a connection that is upgraded to {PROTOCOL}");
+    Err(Problem::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", detail)
+        .hint("use `cortex run` of the node's own version"))
+}
+
+/// Returns the answer behind which the connection is a session's.
+pub fn switching(node: &NodeId) -> Result<Response, Problem> {
     Response::builder()
         .status(StatusCode::SWITCHING_PROTOCOLS)
         .header(header::CONNECTION, "upgrade")
@@ -91,7 +109,7 @@ fn release(app: &ApplicationRecords) -> Result<Release, Problem> {
 async fn place(
     api: &Shared,
     app: &ApplicationRecords,
-    order: &Order,
+    order: &mut Order,
 ) -> Result<CommandLocation, Problem> {
     let tied = order.release.recipe.is_tied();
     let holder = app.holder.as_ref().map(|holder| &holder.node).filter(|_| tied);
@@ -131,6 +149,7 @@ async fn place(
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nowhere", detail)
             .hint("this node runs no applications: ask at one that does (`cortex nodes`)")
     };
+    order.session = sessions::fresh_id(&api.node)?;
     agent.map(CommandLocation::Here).ok_or_else(|| failed.unwrap_or_else(nowhere))
 }
 
@@ -153,34 +172,17 @@ fn having(api: &Shared, app: &ApplicationRecords, release: &Release) -> Vec<Node
     nodes
 }
 
+/// Has another node run it; the session has its id from that node then.
 async fn call(
     peers: &Peers,
     node: &NodeId,
-    order: &Order,
+    order: &mut Order,
     prepare: bool,
 ) -> anyhow::Result<BoxedStream> {
-    let Order { application, release, by } = order.clone();
-    calls::call(peers, node, CallKind::Run { application, release: release.id, by, prepare }).await
-}
-
-/// Carries bytes both ways until one side ends or that node is lost.
-async fn carry(
-    mut client: BoxedStream,
-    mut stream: BoxedStream,
-    node: &NodeId,
-    peers: Option<Arc<Peers>>,
-) {
-    let lost = async {
-        match &peers {
-            // `wait_for` also returns when the sender is gone, as this node is ending then.
-            Some(peers) => {
-                drop(peers.alive().wait_for(|alive| !alive.contains(node)).await);
-            }
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::io::copy_bidirectional(&mut client, &mut stream) => {}
-        () = lost => {}
-    }
+    let session = sessions::fresh_id(node).map_err(|problem| anyhow::anyhow!("{problem:?}"))?;
+    order.session.clone_from(&session);
+    let Order { application, release, by, .. } = order.clone();
+    let release = release.id;
+    let ask = CallKind::RunSession { application, release, by, prepare, session };
+    calls::call(peers, node, ask).await
 }

@@ -4,6 +4,7 @@
 pub mod address;
 mod application;
 mod apps;
+mod attach;
 mod attend;
 mod audit;
 mod authority;
@@ -156,6 +157,8 @@ enum Command {
     Logs(logs::Logs),
     /// Run a command in the environment of the release that serves
     Run(run::Run),
+    /// Go on with a command that `cortex run` started
+    Attach(attach::Attach),
     /// Replace all instances, one after another
     Restart(restart::Restart),
     /// List, set or unset an application's variables
@@ -416,6 +419,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Open(command) => command.run(context).await,
         Command::Logs(command) => command.run(context).await,
         Command::Run(command) => command.run(context).await,
+        Command::Attach(command) => command.run(context).await,
         Command::Restart(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
         Command::Domains(command) => command.run(context).await,

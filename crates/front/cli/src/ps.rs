@@ -58,7 +58,7 @@ impl Ps {
         }
         for (process, rows) in processes {
             let unknown = match process {
-                "run" => "by people, on this node",
+                "run" => "by people",
                 cron if cron.starts_with("cron.") => "scheduled, its last run",
                 _ => "no longer in the release",
             };
@@ -85,5 +85,14 @@ fn line(row: &InstanceRow) -> String {
         parts.push(output::count(row.restarts.into(), "restart"));
     }
     parts.extend(row.reason.clone());
+    if let Some(session) = &row.session {
+        let attached = match (session.attached, session.detached) {
+            (true, _) => "",
+            (false, true) => " (detached)",
+            (false, false) if row.state == "ready" => " (cut off)",
+            (false, false) => "",
+        };
+        parts.push(format!("by {}, {}{attached}", session.by, session.id));
+    }
     parts.join(", ")
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use agent_core::application::Exit;
 use async_trait::async_trait;
+use model::Timestamp;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use tokio::sync::watch;
 
-use shim::spec::{Attached, LaunchSpec, Purpose};
+use runtime::members::BoxedStream;
+use shim::spec::{LaunchSpec, Purpose, SessionSpec};
 
 /// A process held by a shim. Dropping this lets go of the shim and leaves the process running.
 #[async_trait]
@@ -29,18 +31,37 @@ pub trait Held: Send + Sync {
     async fn signal(&self, signal: i32) -> anyhow::Result<()>;
     /// Removes what the shim left on disk, once the exit was taken note of.
     async fn forget(&self) -> anyhow::Result<()>;
+    fn started_at(&self) -> Timestamp;
+    /// Returns the session, if clients attach to it.
+    fn session(&self) -> Option<&SessionSpec> {
+        None
+    }
+    /// Returns a connection to whatever holds the session, for a client of this person.
+    async fn attach(&self, _by: &str) -> anyhow::Result<BoxedStream> {
+        anyhow::bail!("nobody can be connected to it")
+    }
+    /// Hangs up for somebody who is gone for good, unless somebody is attached.
+    async fn hang_up(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+    /// Returns once its shim is gone.
+    async fn gone(&self) {
+        std::future::pending().await
+    }
 }
 
 #[async_trait]
 pub trait Launcher: Send + Sync {
     /// Returns once the process exists (or could not be made: that is an error that says why).
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>>;
-    /// Launches it like `launch`, with these descriptors in place of a log.
-    async fn launch_attached(
+    /// Launches it like `launch`, held for clients that attach to it in place of a log.
+    async fn launch_session(
         &self,
-        spec: LaunchSpec,
-        attached: Attached,
-    ) -> anyhow::Result<Box<dyn Held>>;
+        _spec: LaunchSpec,
+        _session: SessionSpec,
+    ) -> anyhow::Result<Box<dyn Held>> {
+        anyhow::bail!("nobody can be connected to what this launcher starts")
+    }
     /// Tries whether a wall can be built around what is launched; the error says why not.
     async fn try_wall(&self) -> anyhow::Result<()> {
         Ok(())

@@ -87,6 +87,11 @@ pub struct AgentContext {
 }
 
 impl AgentContext {
+    /// Returns whether what earlier processes left running is held.
+    pub fn has_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed)
+    }
+
     fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Relaxed)
     }
@@ -133,7 +138,7 @@ pub async fn run(
 }
 
 /// Takes hold of what earlier node processes left running.
-async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
+async fn adopt(context: &Arc<AgentContext>) -> anyhow::Result<()> {
     context.registry.clear();
     let mut tasks = Vec::new();
     for held in context.launcher.adopt().await? {
@@ -143,6 +148,8 @@ async fn adopt(context: &AgentContext) -> anyhow::Result<()> {
                 context.ports.keep(&*held);
                 context.registry.launched(&IncarnationId { instance, generation }, held);
             }
+            // Somebody may still be connected to it, or come back.
+            Purpose::Task { .. } if held.session().is_some() => one_off::adopt(context, held),
             Purpose::Task { .. } => tasks.push(held),
         }
     }

@@ -1,36 +1,38 @@
 //! Commands that people run beside the instances, in a release's own surroundings, connected to the
-//! person who runs them. Owns the sessions of this node: how many, which, and how they end. The
-//! exchange with the client is in `relay`; must not know by which way the stream came.
+//! person who runs them. Owns the sessions of this node: how many, which, and what is left of them.
+//! Their terminals and pipes are held by their shims, so that they outlive connections and node
+//! processes; what passes between a client and a shim is only carried here. Must not know by which
+//! way a client came.
 
-mod ends;
-mod relay;
+mod sessions;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use model::{ApplicationName, BuildId, ProcessType, Release, ReleaseId, Timestamp};
-use rustix::process::Signal;
+use bytes::BytesMut;
+use model::{ApplicationName, ProcessType, Release};
+use session_core::frame::{SessionDecoder, SessionFrame, SessionStart};
+use session_core::{ENDED_KEPT, PROTOCOL, VERSION};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use self::ends::Ends;
-use self::relay::{SessionClient, SessionOutcome, relay};
+use self::sessions::SessionPlace;
+pub use self::sessions::{OneOffSession, SessionHandle, Sessions};
 use super::AgentContext;
 use super::launcher::Held;
-use api_types::session::{SessionFrame, SessionStart};
 use runtime::members::BoxedStream;
-use shim::spec::LaunchSpec;
+use shim::spec::{LaunchSpec, SessionSpec};
 
-/// The maximum number of sessions: each holds a few files and up to half a megabyte here, and
-/// whatever the command takes.
-const SESSIONS_MAX: usize = 20;
 /// The maximum wait for a client's first frame; clients send it at once.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
-/// The time after SIGHUP for a command that has something to finish.
-const HANGUP_GRACE: Duration = Duration::from_secs(10);
 /// The time from SIGTERM to SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// The time for a client that lost its connection to this node, and is not lost itself, to come
+/// back. One on this machine does so at once.
+const RETURN_TIME_MAX: Duration = Duration::from_secs(5);
+/// The time in which a shim has seen that a connection was closed.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
 /// The maximum length of a command where people read it, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
 /// The `TERM` that programs take for a terminal that can do nothing.
@@ -43,181 +45,178 @@ pub struct Order {
     pub release: Release,
     /// The person who asked, for people to read.
     pub by: String,
+    /// The id of the session that is to begin.
+    pub session: String,
 }
 
-/// A command that runs now.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OneOffSession {
-    pub application: ApplicationName,
-    /// The number in its name, such as `run.1`; no other session of the application has it
-    /// meanwhile.
-    pub number: u32,
-    pub release: ReleaseId,
-    pub build: BuildId,
-    pub command: String,
-    pub started_at: Timestamp,
-    pub pid: Option<u32>,
+/// The side on which a stream ended that was carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CarryEnd {
+    /// The session's: the client was told what there was to tell.
+    Session,
+    Client,
 }
 
-type Id = (ApplicationName, u32);
-
-#[derive(Default)]
-pub struct Sessions(Mutex<BTreeMap<Id, SessionEntry>>);
-
-struct SessionEntry {
-    session: OneOffSession,
-    /// The process; `None` while it is being prepared.
-    held: Option<Arc<dyn Held>>,
+/// Starts the command that the client names, and carries what passes until either side ends.
+pub async fn serve(
+    context: Arc<AgentContext>,
+    order: Order,
+    mut stream: BoxedStream,
+) -> anyhow::Result<CarryEnd> {
+    let mut decoder = SessionDecoder::default();
+    let started = start(&context, &order, &mut stream, &mut decoder).await;
+    let session = match started {
+        Ok(session) => session,
+        Err(error) => {
+            let why = format!("{error:#}");
+            tracing::info!(application = %order.application, why, "run.failed");
+            tell(&mut stream, &SessionFrame::Failed(why)).await.ok();
+            stream.shutdown().await.ok();
+            return Ok(CarryEnd::Session);
+        }
+    };
+    if tell(&mut stream, &SessionFrame::Started(order.session.clone())).await.is_err() {
+        // It never heard the id, by which alone it could come back.
+        if !session.is_detached() {
+            session.hang_up().await.ok();
+        }
+        return Ok(CarryEnd::Session);
+    }
+    let mut near = session.attach(&order.by).await?;
+    near.write_all(&decoder.into_rest()).await?;
+    let _carried = session.carried();
+    Ok(carry(stream, near).await)
 }
 
-impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, SessionEntry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn list(&self) -> Vec<OneOffSession> {
-        self.lock().values().map(|entry| entry.session.clone()).collect()
-    }
-
-    /// Returns the builds of the application that sessions use.
-    pub fn builds_of(&self, application: &ApplicationName) -> Vec<BuildId> {
-        let of = |session: &OneOffSession| session.application == *application;
-        self.list().into_iter().filter(of).map(|session| session.build).collect()
-    }
-
-    /// Stops all sessions; returns when that is under way, as shims see to the rest.
-    pub async fn stop_all(&self) {
-        self.stop(|_| true).await;
-    }
-
-    pub async fn stop_of(&self, application: &ApplicationName) {
-        self.stop(|id| id.0 == *application).await;
-    }
-
-    async fn stop(&self, which: impl Fn(&Id) -> bool) {
-        let chosen = |(id, entry): (&Id, &SessionEntry)| entry.held.clone().filter(|_| which(id));
-        let held: Vec<Arc<dyn Held>> = self.lock().iter().filter_map(chosen).collect();
-        for one in held {
-            if let Err(error) = one.stop(STOP_GRACE).await {
-                tracing::warn!(error = format!("{error:#}"), "run.not_stopped");
-            }
+/// Carries what passes between a client that attaches to a session and its shim.
+pub async fn attach(
+    session: SessionHandle,
+    by: &str,
+    mut stream: BoxedStream,
+) -> anyhow::Result<CarryEnd> {
+    match session.attach(by).await {
+        Ok(near) => {
+            let _carried = session.carried();
+            Ok(carry(stream, near).await)
+        }
+        Err(error) => {
+            tell(&mut stream, &SessionFrame::Failed(format!("{error:#}"))).await?;
+            stream.shutdown().await?;
+            Ok(CarryEnd::Session)
         }
     }
+}
 
-    /// Begins a session under the lowest number that is free.
-    fn begin(&self, order: &Order, now: Timestamp) -> anyhow::Result<SessionNumber<'_>> {
-        let mut sessions = self.lock();
-        ensure!(
-            sessions.len() < SESSIONS_MAX,
-            "{SESSIONS_MAX} commands run on this node already: end one (`cortex ps --all` lists \
-             them), then try again"
-        );
-        let application = order.application.clone();
-        let taken: BTreeSet<u32> =
-            sessions.keys().filter(|id| id.0 == application).map(|id| id.1).collect();
-        let number = (1..).find(|number| !taken.contains(number)).unwrap_or(1);
-        let session = OneOffSession {
-            application: application.clone(),
-            number,
-            release: order.release.id.clone(),
-            build: order.release.build_id(),
-            command: String::new(),
-            started_at: now,
-            pid: None,
-        };
-        sessions.insert((application.clone(), number), SessionEntry { session, held: None });
-        Ok(SessionNumber { sessions: self, id: (application, number) })
+/// Carries bytes both ways until either side ends.
+pub async fn carry(client: BoxedStream, far: BoxedStream) -> CarryEnd {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_session, mut to_session) = tokio::io::split(far);
+    tokio::select! {
+        _ = tokio::io::copy(&mut from_client, &mut to_session) => {
+            // What it said last, such as that it leaves, is heeded before its end is.
+            to_session.shutdown().await.ok();
+            CarryEnd::Client
+        }
+        _ = tokio::io::copy(&mut from_session, &mut to_client) => {
+            to_client.shutdown().await.ok();
+            CarryEnd::Session
+        }
     }
 }
 
-/// A session's number, which is taken until this is dropped.
-struct SessionNumber<'a> {
-    sessions: &'a Sessions,
-    id: Id,
-}
-
-impl SessionNumber<'_> {
-    fn name(&self) -> String {
-        format!("run.{}", self.id.1)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut SessionEntry)) {
-        self.sessions.lock().get_mut(&self.id).map(change);
+/// Hangs up on behalf of a client that is gone for good, unless it or somebody else came back.
+pub async fn abandon(session: SessionHandle, at_once: bool) {
+    tokio::time::sleep(if at_once { CLOSING_TIME } else { RETURN_TIME_MAX }).await;
+    if let Err(error) = session.hang_up().await {
+        tracing::warn!(error = format!("{error:#}"), "run.not_hung_up");
     }
 }
 
-impl Drop for SessionNumber<'_> {
-    fn drop(&mut self) {
-        self.sessions.lock().remove(&self.id);
+async fn next(
+    stream: &mut BoxedStream,
+    decoder: &mut SessionDecoder,
+) -> anyhow::Result<SessionFrame> {
+    loop {
+        if let Some(frame) = decoder.frame()? {
+            return Ok(frame);
+        }
+        let count = stream.read_buf(decoder.buffer()).await?;
+        ensure!(count > 0, "the client went away");
     }
 }
 
-/// Serves one session until its command has ended.
-pub async fn serve(context: Arc<AgentContext>, order: Order, stream: BoxedStream) {
-    let mut client = SessionClient::new(stream);
-    if let Err(error) = run(&context, &order, &mut client).await {
-        let why = format!("{error:#}");
-        tracing::info!(application = %order.application, why, "run.failed");
-        client.tell(&SessionFrame::Failed(why)).await.ok();
-        client.close().await;
-    }
+async fn tell(stream: &mut BoxedStream, frame: &SessionFrame) -> anyhow::Result<()> {
+    let mut out = BytesMut::new();
+    frame.write(&mut out);
+    stream.write_all(&out).await?;
+    stream.flush().await.context("the client went away")
 }
 
-async fn run(
-    context: &AgentContext,
+async fn start(
+    context: &Arc<AgentContext>,
     order: &Order,
-    client: &mut SessionClient,
-) -> anyhow::Result<()> {
-    let first = timeout(START_TIME_MAX, client.next()).await.context("it said nothing")??;
+    stream: &mut BoxedStream,
+    decoder: &mut SessionDecoder,
+) -> anyhow::Result<SessionHandle> {
+    let first = timeout(START_TIME_MAX, next(stream, decoder)).await;
+    let first = first.context("it said nothing")??;
     let SessionFrame::Start(start) = first else { bail!("it did not say what to run") };
+    ensure!(start.v == VERSION, "it does not speak {PROTOCOL}: use `cortex` of the node's version");
     ensure!(!context.is_shutting_down(), "the node is being stopped");
-    let place = context.one_offs.begin(order, context.clock.now())?;
     let shown = shown(&start.command);
-    place.change(|entry| entry.session.command.clone_from(&shown));
-    let Order { application, release, by } = order;
+    let place = sessions::begin(context, order, &shown, start.detached)?;
+    let Order { application, release, by, .. } = order;
     if !context.preparer.is_built(application, release) {
         let said = format!("Preparing {} on node {}", release.id.short(), context.node);
-        client.tell(&SessionFrame::Note(said)).await?;
+        tell(stream, &SessionFrame::Note(said)).await?;
     }
     let built = context.preparer.build(application, release).await;
     built.map_err(|failure| anyhow::anyhow!("{}\n{}", failure.why, failure.last_words))?;
     let spec = spec(context, order, &place.name(), &start).await?;
-    let (ends, attached) = match &start.terminal {
-        Some(terminal) => Ends::terminal(terminal.size)?,
-        None => Ends::pipes()?,
+    let session = SessionSpec {
+        id: order.session.clone(),
+        number: place.number(),
+        by: by.clone(),
+        command: shown.clone(),
+        release: release.id.clone(),
+        build: release.build_id(),
+        terminal: start.terminal.as_ref().map(|terminal| terminal.size),
+        detached: start.detached,
     };
-    let held: Arc<dyn Held> = context.launcher.launch_attached(spec, attached).await?.into();
-    place.change(|entry| {
-        entry.session.pid = Some(held.process().pid);
-        entry.held = Some(held.clone());
-    });
+    let held: Arc<dyn Held> = context.launcher.launch_session(spec, session).await?.into();
     let name = place.name();
     context.preparer.note(application, &format!("{name} started by {by}: {shown}"));
     if context.is_shutting_down() {
         held.stop(STOP_GRACE).await?;
     }
-    let left = relay(client, ends, &*held).await;
-    let how = match left {
-        Ok(SessionOutcome::Told(ended)) => ended.how,
-        Ok(SessionOutcome::Gone) => format!("{} (its client went away)", hang_up(&*held).await),
-        Err(error) => format!("{} ({error:#})", hang_up(&*held).await),
-    };
-    held.forget().await.ok();
-    context.preparer.note(application, &format!("{name} ended: {how}"));
-    Ok(())
+    let handle = place.launched(held.clone());
+    runtime::task::spawn(attend(context.clone(), place, held));
+    Ok(handle)
 }
 
-/// Hangs up as a closed terminal does, but does not wait for ever. The pipes are closed already.
-async fn hang_up(held: &dyn Held) -> String {
-    let mut exits = held.exit();
-    for signal in [Signal::HUP, Signal::CONT] {
-        held.signal(signal.as_raw()).await.ok();
+/// Takes hold of a session of an earlier node process.
+pub fn adopt(context: &Arc<AgentContext>, held: Arc<dyn Held>) {
+    let Some(place) = sessions::again(context, &*held) else { return };
+    place.launched(held.clone());
+    runtime::task::spawn(attend(context.clone(), place, held));
+}
+
+/// Sees a session to its end: notes how the command ended, and forgets it once its client knows, or
+/// nobody has come for long.
+async fn attend(context: Arc<AgentContext>, place: SessionPlace, held: Arc<dyn Held>) {
+    let exit = held.exit().wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
+    let how = exit.map_or_else(|| "its shim was lost".into(), |exit| exit.how);
+    if place.ended(&how) {
+        context.preparer.note(place.application(), &format!("{} ended: {how}", place.name()));
     }
-    if timeout(HANGUP_GRACE, exits.wait_for(Option::is_some)).await.is_err() {
-        held.stop(STOP_GRACE).await.ok();
+    tokio::select! {
+        () = held.gone() => {}
+        () = place.unwanted() => {}
+        () = tokio::time::sleep(2 * ENDED_KEPT) => {}
     }
-    let exit = exits.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
-    exit.map_or_else(|| "its shim was lost".into(), |exit| exit.how)
+    if let Err(error) = held.forget().await {
+        tracing::warn!(error = format!("{error:#}"), "run.not_forgotten");
+    }
 }
 
 async fn spec(

@@ -24,9 +24,9 @@ use held::PlainHeld;
 use link::ShimLink;
 use os::binaries;
 use os::layout::DataDirectory;
-use shim::message::{Attachment, ShimCommand, Tell};
+use shim::message::{ShimCommand, Tell};
 use shim::record::{self, ExitRecord, Holding};
-use shim::spec::{Attached, LaunchSpec};
+use shim::spec::{LaunchSpec, SessionSpec};
 
 /// The maximum time from the start of a shim to the running program; the shim itself gives up after
 /// 30 s.
@@ -136,7 +136,7 @@ impl PlainLauncher {
     async fn launch_with(
         &self,
         spec: LaunchSpec,
-        attached: Option<Attached>,
+        session: Option<SessionSpec>,
     ) -> anyhow::Result<Box<dyn Held>> {
         let id = spec.purpose.id();
         anyhow::ensure!(
@@ -148,16 +148,7 @@ impl PlainLauncher {
         let result = tokio::time::timeout(LAUNCH_TIMEOUT, async {
             let mut link = self.start_shim(&id).await?;
             let lease_ms = self.place.lease.borrow().limit_ms();
-            match attached {
-                None => link.ask(ShimCommand::Launch { spec, lease_ms, attached: None }).await?,
-                Some(given) => {
-                    let attached = Some(match given.terminal {
-                        true => Attachment::Terminal,
-                        false => Attachment::Pipes,
-                    });
-                    link.ask_with(ShimCommand::Launch { spec, lease_ms, attached }, given).await?;
-                }
-            }
+            link.ask(ShimCommand::Launch { spec, lease_ms, session }).await?;
             launched(&self.place, &id, link).await
         });
         let error = match result.await {
@@ -223,12 +214,12 @@ impl Launcher for PlainLauncher {
         self.launch_with(spec, None).await
     }
 
-    async fn launch_attached(
+    async fn launch_session(
         &self,
         spec: LaunchSpec,
-        attached: Attached,
+        session: SessionSpec,
     ) -> anyhow::Result<Box<dyn Held>> {
-        self.launch_with(spec, Some(attached)).await
+        self.launch_with(spec, Some(session)).await
     }
 
     async fn try_wall(&self) -> anyhow::Result<()> {
@@ -278,7 +269,13 @@ async fn launched(
                 return Ok(PlainHeld::ended(place.clone(), Some(link), ended));
             }
             Some(Tell::Failed { why } | Tell::Refused { why }) => anyhow::bail!(why),
-            Some(Tell::Stopping | Tell::Signalled | Tell::Renewed | Tell::Forgotten) => {
+            Some(
+                Tell::Stopping
+                | Tell::Signalled
+                | Tell::Renewed
+                | Tell::Forgotten
+                | Tell::Attaching,
+            ) => {
                 anyhow::bail!("the shim was told to stop")
             }
             None => anyhow::bail!("the shim failed: {}", complaint(&place.run(id))),

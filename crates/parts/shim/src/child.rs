@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors as passing};
 use crate::sandbox::{self, Sandbox};
-use crate::spec::{Attached, Cap, LaunchSpec, Purpose};
+use crate::spec::{Cap, LaunchSpec, Purpose};
 
 /// The maximum time of a start: a program on a file system that hangs is given up on.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +36,16 @@ const READ_BYTES: usize = 16 << 10;
 /// The maximum length of a failure in bytes: the kernel's own limit for a path in a message, and
 /// then some.
 const FAILURE_BYTES_MAX: u64 = 8 << 10;
+
+/// The descriptors that a command reads and writes in place of its log.
+#[derive(Debug)]
+pub struct Attached {
+    /// Whether these are a terminal, which is to become the command's controlling one.
+    pub terminal: bool,
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
 
 #[derive(Serialize, Deserialize)]
 struct Program {

@@ -1,11 +1,9 @@
 //! A connection of one node (or command) that speaks to this shim: lines in, lines out, both
 //! bounded. A peer that does not read is disconnected; it may come again.
 
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use super::descriptors::{self, DESCRIPTORS_MAX};
 use super::message::{LINE_BYTES_MAX, ShimReply, ShimRequest, Tell, VERSION, line};
 
 /// The number of bytes read at once: one busy connection does not hold up the others.
@@ -14,8 +12,8 @@ const READ_BYTES: usize = 16 << 10;
 pub struct NodeConnection {
     pub stream: UnixStream,
     received: Vec<u8>,
-    /// The descriptors that came along, for the next request that takes them.
-    descriptors: Vec<OwnedFd>,
+    /// The person for whom it becomes the connection of a client.
+    pub attaching: Option<String>,
 }
 
 impl NodeConnection {
@@ -26,16 +24,13 @@ impl NodeConnection {
             return None;
         }
         stream.set_nonblocking(true).ok()?;
-        Some(NodeConnection { stream, received: Vec::new(), descriptors: Vec::new() })
+        Some(NodeConnection { stream, received: Vec::new(), attaching: None })
     }
 
     /// Takes what has come. An error means that the connection is of no more use.
     pub fn receive(&mut self) -> io::Result<()> {
         let mut chunk = [0; READ_BYTES];
-        match descriptors::receive(&self.stream, &mut chunk, &mut self.descriptors) {
-            Ok(_) if self.descriptors.len() > DESCRIPTORS_MAX => {
-                Err(io::ErrorKind::InvalidData.into())
-            }
+        match self.stream.read(&mut chunk) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) if self.received.len() + count > LINE_BYTES_MAX => {
                 Err(io::ErrorKind::FileTooLarge.into())
@@ -64,8 +59,9 @@ impl NodeConnection {
         Some(request)
     }
 
-    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.descriptors)
+    /// Returns the connection and what came behind the last line.
+    pub fn into_stream(self) -> (UnixStream, Vec<u8>) {
+        (self.stream, self.received)
     }
 
     pub fn tell(&mut self, tell: Tell) -> io::Result<()> {

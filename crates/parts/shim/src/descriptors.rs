@@ -9,8 +9,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The maximum number of descriptors of a message: standard input, output and error.
-pub const DESCRIPTORS_MAX: usize = 3;
+/// The maximum number of descriptors of a message: a program's input, and the pipe on which a
+/// sandbox reports.
+const DESCRIPTORS_MAX: usize = 2;
 
 /// Sends descriptors along with at least one byte; returns how many bytes were sent.
 pub fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {

@@ -1,29 +1,29 @@
 //! The shim's only loop: it waits for its connections, its child, the child's output and its own
 //! deadlines, and decides what is due. Everything else here is told by it what to do.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use agent_core::lease::{LEASE_GRACE, Lease};
+use agent_core::lease::Lease;
 use anyhow::Context;
 use model::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use session_core::holder::HolderEffect;
 
 use super::cap::CapWatch;
 use super::child;
 use super::connection::NodeConnection;
 use super::log::{FILE_BYTES_MAX, LogFile};
-use super::message::{Attachment, ShimCommand, ShimRequest, Tell, VERSION};
+use super::message::{ShimCommand, ShimRequest, Tell, VERSION};
 use super::output::{Output, PipeState, now_ms};
 use super::record::{self, ExitRecord, Holding};
-use super::tree::{self, Reaped};
-use crate::sandbox::{self, Ending};
-use crate::spec::{Attached, LaunchSpec};
+use super::running::{LEFTOVER_GRACE, Running, Stopping};
+use crate::session::{HeldSession, Source};
+use crate::spec::{LaunchSpec, SessionSpec};
 use os::observe::process;
 
 /// The maximum number of connections: a node, its successor and a few commands; further ones wait
@@ -34,17 +34,15 @@ const CONNECTIONS_MAX: usize = 8;
 const LAUNCH_WAIT: Duration = Duration::from_secs(30);
 /// The time in which nodes that connect are told about the end; later ones read `exit.json`.
 const ENDED_WAIT: Duration = Duration::from_secs(3600);
-/// The grace for what a process that ended by itself left behind.
-const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 /// The maximum interval at which orphans are reaped and the files checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval while a tree is being stopped: descendants beside the main process end without a
 /// signal to us.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The interval between two rounds of SIGKILL: fast at first, as children may fork meanwhile; then
-/// slow, as what is left waits for a disk.
-const KILL_INTERVAL_MIN: Duration = Duration::from_millis(2);
-const KILL_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// The time after SIGHUP for a command that has something to finish.
+const HANGUP_GRACE: Duration = Duration::from_secs(10);
+/// The time from SIGTERM to SIGKILL for a command that does not heed SIGHUP.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 /// The number of checks that must agree that the run directory was removed.
 const VANISHED_CHECKS: u32 = 2;
 
@@ -58,6 +56,9 @@ pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Res
         listener,
         connections: Vec::new(),
         phase: Phase::Waiting { until: Instant::now() + LAUNCH_WAIT },
+        session: None,
+        hung_up_at: None,
+        was_left: false,
         check_at: Instant::now() + CHECK_INTERVAL,
         vanished_checks: 0,
     };
@@ -70,6 +71,7 @@ pub fn run(run: PathBuf, socket: PathBuf, listener: UnixListener) -> anyhow::Res
             shim.read_output();
         }
         shim.serve(&ready.connections);
+        shim.turn_session(&ready.session);
         shim.step();
     }
     Ok(())
@@ -84,6 +86,10 @@ struct Shim {
     listener: UnixListener,
     connections: Vec<NodeConnection>,
     phase: Phase,
+    session: Option<HeldSession>,
+    /// The time at which the session's command was told that nobody is there any more.
+    hung_up_at: Option<Instant>,
+    was_left: bool,
     check_at: Instant,
     vanished_checks: u32,
 }
@@ -102,37 +108,12 @@ enum Phase {
     Gone,
 }
 
-struct Running {
-    holding: Holding,
-    main: Pid,
-    /// Readable once the main process has ended; `None` on kernels before 5.3, and after the end.
-    main_end: Option<OwnedFd>,
-    status: Option<WaitStatus>,
-    /// The pipe that tells how the program of a sandbox ended.
-    report: Option<OwnedFd>,
-    output: Output,
-    output_open: bool,
-    /// The start of the clock by which the lease is kept.
-    started: Instant,
-    lease: Lease,
-    lease_over: bool,
-    watch: Option<CapWatch>,
-    over_cap: Option<String>,
-    background: bool,
-    stopping: Option<Stopping>,
-}
-
-struct Stopping {
-    kill_at: Instant,
-    /// The pause before the next SIGKILL; `None` until the first was sent.
-    kill_interval: Option<Duration>,
-}
-
 /// The descriptors that are ready.
 struct Ready {
     listener: bool,
     output: bool,
     connections: Vec<bool>,
+    session: Vec<Source>,
 }
 
 impl Shim {
@@ -153,6 +134,9 @@ impl Shim {
         if let Some(end) = running.and_then(|running| running.main_end.as_ref()) {
             fds.push(PollFd::new(end, PollFlags::IN));
         }
+        let (sources, waits): (Vec<_>, Vec<_>) =
+            self.session.iter().flat_map(HeldSession::sources).unzip();
+        fds.extend(waits);
         let wait = self.deadline().saturating_duration_since(Instant::now());
         // The wait is rounded up, so that the deadline has passed on return.
         let wait = Timespec::try_from(wait + Duration::from_micros(100))?;
@@ -163,7 +147,13 @@ impl Shim {
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
         let connections = ready.by_ref().take(self.connections.len()).collect();
         let listener = ready.next().unwrap_or(false);
-        Ok(Ready { connections, listener, output: output.is_some() && ready.next() == Some(true) })
+        let output = output.is_some() && ready.next() == Some(true);
+        if running.is_some_and(|running| running.main_end.is_some()) {
+            ready.next();
+        }
+        let session = sources.into_iter().zip(ready).filter(|(_, ready)| *ready);
+        let session = session.map(|(source, _)| source).collect();
+        Ok(Ready { connections, listener, output, session })
     }
 
     fn deadline(&self) -> Instant {
@@ -179,7 +169,9 @@ impl Shim {
                 Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),
             },
         };
-        own.min(self.check_at)
+        let session = self.session.as_ref().and_then(HeldSession::deadline);
+        let hang_up = self.hung_up_at.map(|at| at + HANGUP_GRACE);
+        session.into_iter().chain(hang_up).fold(own.min(self.check_at), Instant::min)
     }
 
     fn accept(&mut self) {
@@ -210,17 +202,67 @@ impl Shim {
             let alive = connection.receive().is_ok();
             while let Some(request) = connection.next() {
                 let tell = match request {
-                    Ok(request) => self.obey(request, connection.take_descriptors()),
+                    Ok(ShimRequest { ask: ShimCommand::Attach { by }, .. })
+                        if self.session.is_some() =>
+                    {
+                        connection.attaching = Some(by);
+                        Tell::Attaching
+                    }
+                    Ok(request) => self.obey(request),
                     Err(why) => Tell::Refused { why },
                 };
                 if connection.tell(tell).is_err() {
                     return false;
+                }
+                if connection.attaching.is_some() {
+                    // What follows are frames.
+                    return true;
                 }
             }
             alive
         });
         // Nothing else adds connections while requests are obeyed.
         self.connections = connections;
+        while let Some(place) = self.connections.iter().position(|one| one.attaching.is_some()) {
+            let mut connection = self.connections.remove(place);
+            let by = connection.attaching.take().unwrap_or_default();
+            let (stream, received) = connection.into_stream();
+            if let Some(session) = &mut self.session {
+                session.connect(stream, by, &received);
+            }
+        }
+    }
+
+    fn turn_session(&mut self, ready: &[Source]) {
+        let Some(session) = &mut self.session else { return };
+        let effects = session.turn(ready);
+        self.perform(effects);
+        if self.hung_up_at.is_some_and(|at| at + HANGUP_GRACE <= Instant::now()) {
+            self.hung_up_at = None;
+            if let Phase::Running(running) = &mut self.phase {
+                running.stop(STOP_GRACE);
+            }
+        }
+    }
+
+    /// Performs what follows from a session for its command.
+    fn perform(&mut self, effects: Vec<HolderEffect>) {
+        for effect in effects {
+            match (effect, &mut self.phase) {
+                (HolderEffect::Signal(signal), Phase::Running(running)) => {
+                    running.signal(signal.into());
+                }
+                (HolderEffect::HangUp, Phase::Running(running)) => {
+                    for signal in [Signal::HUP, Signal::CONT] {
+                        running.signal(signal.as_raw());
+                    }
+                    self.hung_up_at = Some(Instant::now());
+                    self.was_left = true;
+                }
+                (HolderEffect::Forget, Phase::Ended { .. }) => self.go(),
+                _ => {}
+            }
+        }
     }
 
     fn heard(&mut self) {
@@ -229,13 +271,11 @@ impl Shim {
         }
     }
 
-    fn obey(&mut self, request: ShimRequest, descriptors: Vec<OwnedFd>) -> Tell {
+    fn obey(&mut self, request: ShimRequest) -> Tell {
         self.heard();
         match (request.ask, &mut self.phase) {
-            (ShimCommand::Launch { spec, lease_ms, attached }, Phase::Waiting { .. }) => {
-                let launched = attach(attached, descriptors)
-                    .and_then(|attached| self.launch(spec, lease_ms, attached));
-                match launched {
+            (ShimCommand::Launch { spec, lease_ms, session }, Phase::Waiting { .. }) => {
+                match self.launch(spec, lease_ms, session) {
                     Ok(()) => self.state(),
                     Err(error) => {
                         self.go();
@@ -245,6 +285,14 @@ impl Shim {
             }
             (ShimCommand::Launch { .. }, _) => {
                 Tell::Refused { why: "this shim launched already".into() }
+            }
+            (ShimCommand::Attach { .. }, _) => {
+                Tell::Refused { why: "nobody can be connected to this process".into() }
+            }
+            (ShimCommand::HangUp, _) => {
+                let effects = self.session.as_mut().map(HeldSession::leave);
+                self.perform(effects.unwrap_or_default());
+                Tell::Signalled
             }
             (ShimCommand::Signal { signal }, Phase::Running(running)) => {
                 running.signal(signal);
@@ -257,8 +305,7 @@ impl Shim {
             }
             (ShimCommand::Stop { .. }, _) => Tell::Stopping,
             (ShimCommand::Renew { lease_ms }, Phase::Running(running)) => {
-                let limit = lease_ms.map(Duration::from_millis);
-                running.lease.renew(limit, running.monotonic());
+                running.lease.renew(running.limit(lease_ms), running.monotonic());
                 Tell::Renewed
             }
             (ShimCommand::Renew { .. } | ShimCommand::Greet, _) => Tell::Renewed,
@@ -276,7 +323,7 @@ impl Shim {
         &mut self,
         spec: LaunchSpec,
         lease_ms: Option<u64>,
-        attached: Option<Attached>,
+        session: Option<SessionSpec>,
     ) -> anyhow::Result<()> {
         if let Some(directory) = spec.log.parent() {
             // A missing log is no reason not to serve; its lines are counted as lost.
@@ -285,6 +332,7 @@ impl Shim {
         let (purpose, cap) = (spec.purpose.clone(), spec.cap);
         let (port, ports) = (spec.port, spec.ports.clone());
         let log = LogFile::new(spec.log.clone(), FILE_BYTES_MAX);
+        let (held, attached) = session.as_ref().map(HeldSession::new).transpose()?.unzip();
         let started = child::start(spec, attached)?;
         let pid = started.child.id();
         let main = Pid::from_child(&started.child);
@@ -299,6 +347,7 @@ impl Shim {
             started_at: Timestamp(now_ms()),
             shim: process::identity(std::process::id())?,
             binary: std::env::current_exe()?,
+            session,
         };
         let written = record::write(&self.run.join(record::STATE), &holding);
         let mut running = Running {
@@ -310,19 +359,21 @@ impl Shim {
             output: Output::new(started.output, log),
             output_open: true,
             started: Instant::now(),
-            lease: Lease::new(lease_ms.map(Duration::from_millis), Timestamp(0)),
+            lease: Lease::new(None, Timestamp(0)),
             lease_over: false,
             watch: cap.map(|cap| CapWatch::new(cap, Instant::now())),
             over_cap: None,
             background: false,
             stopping: None,
         };
+        running.lease = Lease::new(running.limit(lease_ms), Timestamp(0));
         if let Err(error) = written {
             // Nobody could adopt it.
             running.abandon();
             return Err(error).context("cannot write down what was started");
         }
         self.phase = Phase::Running(Box::new(running));
+        self.session = held;
         Ok(())
     }
 
@@ -355,10 +406,16 @@ impl Shim {
         let Phase::Running(running) = std::mem::replace(&mut self.phase, Phase::Gone) else {
             return;
         };
-        let ended = running.end();
+        let mut ended = running.end();
+        if self.was_left {
+            ended.how.push_str(" (its client went away)");
+        }
         let written = record::write(&self.run.join(record::EXIT), &ended).is_ok();
         self.connections
             .retain_mut(|connection| connection.tell(Tell::Ended { ended: ended.clone() }).is_ok());
+        if let Some(session) = &mut self.session {
+            session.command_ended(ended.code, &ended.how);
+        }
         let until = Instant::now() + ENDED_WAIT;
         self.phase = Phase::Ended { ended: Box::new(ended), written, until };
     }
@@ -411,137 +468,5 @@ impl Shim {
     fn go(&mut self) {
         let _ = fs::remove_file(&self.socket);
         self.phase = Phase::Gone;
-    }
-}
-
-fn attach(
-    wanted: Option<Attachment>,
-    descriptors: Vec<OwnedFd>,
-) -> anyhow::Result<Option<Attached>> {
-    let Some(wanted) = wanted else { return Ok(None) };
-    let [stdin, stdout, stderr] = descriptors.try_into().map_err(|came: Vec<OwnedFd>| {
-        anyhow::anyhow!("{} open files came along in place of three", came.len())
-    })?;
-    Ok(Some(Attached { terminal: wanted == Attachment::Terminal, stdin, stdout, stderr }))
-}
-
-impl Running {
-    /// Returns the time since the start. It stands still while the machine is asleep, as the node
-    /// process does.
-    fn monotonic(&self) -> Timestamp {
-        Timestamp(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
-    }
-
-    fn lease_end(&self) -> Option<Instant> {
-        let end = self.lease.end()?;
-        self.started.checked_add(Duration::from_millis(end.0))
-    }
-
-    /// Returns when something may have to be done, at the latest `limit`.
-    fn next_look(&self, limit: Instant) -> Instant {
-        let watch = self.watch.as_ref().map(CapWatch::next);
-        self.lease_end().into_iter().chain(watch).fold(limit, Instant::min)
-    }
-
-    /// Signals the main process's group. That process is not reaped before its status is known
-    /// here, so its pid is nobody else's.
-    fn signal(&self, signal: i32) {
-        if self.status.is_none()
-            && let Some(signal) = Signal::from_named_raw(signal)
-        {
-            // The group may be gone but for a main process that nobody has reaped.
-            let _ = rustix::process::kill_process_group(self.main, signal);
-        }
-    }
-
-    /// Stops the tree. A shorter grace than before counts; a longer one does not.
-    fn stop(&mut self, grace: Duration) {
-        let kill_at = Instant::now() + grace;
-        match &mut self.stopping {
-            Some(stopping) => stopping.kill_at = stopping.kill_at.min(kill_at),
-            None => {
-                tree::signal_all(Signal::TERM);
-                // A stopped process would not see it.
-                tree::signal_all(Signal::CONT);
-                self.stopping = Some(Stopping { kill_at, kill_interval: None });
-            }
-        }
-    }
-
-    /// Does what is due; true once no descendant is left.
-    fn step(&mut self, now: Instant) -> bool {
-        loop {
-            match tree::reap() {
-                Reaped::Child(pid, status) if pid == self.main => {
-                    self.status = Some(status);
-                    self.main_end = None;
-                }
-                Reaped::Child(..) => {}
-                Reaped::NoneYet => break,
-                Reaped::NoChildren => return true,
-            }
-        }
-        if self.status.is_some() && self.stopping.is_none() {
-            self.background = true;
-            self.stop(LEFTOVER_GRACE);
-        }
-        if self.stopping.is_none() && self.lease.is_over(self.monotonic()) {
-            self.lease_over = true;
-            self.stop(LEASE_GRACE);
-        }
-        if self.stopping.is_none()
-            && let Some(excess) = self.watch.as_mut().and_then(|watch| watch.look(now))
-        {
-            self.over_cap = Some(excess);
-            // It grows while it is asked to end.
-            self.stop(Duration::ZERO);
-        }
-        if let Some(stopping) = &mut self.stopping
-            && now >= stopping.kill_at
-        {
-            tree::signal_all(Signal::KILL);
-            let next = stopping.kill_interval.map_or(KILL_INTERVAL_MIN, |interval| interval * 2);
-            stopping.kill_interval = Some(next.min(KILL_INTERVAL_MAX));
-        }
-        false
-    }
-
-    fn end(mut self) -> ExitRecord {
-        // A stranger that was handed the pipe may hold it open for ever, so only what is there now
-        // is read.
-        while self.output_open && self.output.read() == PipeState::Open {}
-        let killed_here = self.stopping.is_some_and(|stopping| stopping.kill_interval.is_some());
-        let lease_over = self.lease_over;
-        // The first process of a sandbox ends as its program did, but for signals.
-        let ending =
-            self.report.take().and_then(sandbox::ending).or(self.status.and_then(Ending::of));
-        let mut how = ending.map_or_else(|| "ended".to_owned(), tree::describe);
-        if lease_over {
-            how.push_str(", stopped by its shim: the node was away for longer than the lease");
-        } else if let Some(excess) = &self.over_cap {
-            how = format!("stopped by its shim, as it {excess}");
-        } else if !killed_here && ending == Some(Ending::Killed(9)) {
-            how.push_str(", not by Cortex: out of memory, or by hand");
-        }
-        ExitRecord {
-            v: VERSION,
-            how,
-            code: ending.and_then(tree::code),
-            success: ending == Some(Ending::Exited(0)),
-            last_words: self.output.finish(),
-            lease_over,
-            over_cap: self.over_cap,
-            background: self.background,
-            ended_at: Timestamp(now_ms()),
-            holding: self.holding,
-        }
-    }
-
-    /// Kills all processes at once and waits for their end.
-    fn abandon(&mut self) {
-        self.stop(Duration::ZERO);
-        while !self.step(Instant::now()) {
-            std::thread::sleep(KILL_INTERVAL_MIN);
-        }
     }
 }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{ExitRecord, Holding};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, SessionSpec};
 
 /// The only version so far.
 pub const VERSION: u32 = 1;
@@ -29,11 +29,19 @@ pub enum ShimCommand {
         /// The first lease, as in `Renew`; a node of an earlier version gives none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_ms: Option<u64>,
-        /// The kind of the three descriptors that came with this line: standard input, output and
-        /// error.
+        /// The session that is held; `None` for what nobody is connected to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        attached: Option<Attachment>,
+        session: Option<SessionSpec>,
     },
+    /// Asks for the session. Answered by `Attaching`; from then on the connection is that of a
+    /// client, in frames of `session_core`.
+    Attach {
+        /// The person at the other end.
+        by: String,
+    },
+    /// Asks to hang up for a client that is gone for good, unless somebody is attached. Answered by
+    /// `Signalled`.
+    HangUp,
     /// Asks to signal the main process's group, while that process runs. Answered by `Signalled`.
     Signal { signal: i32 },
     /// Asks for SIGTERM to the whole tree, and SIGKILL after `grace_ms`. Answered by `Stopping`;
@@ -52,14 +60,6 @@ pub enum ShimCommand {
     /// Asks the shim to end; only after the process has ended. Answered by `Forgotten`. The run
     /// directory is the node's to remove.
     Forget,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Attachment {
-    Pipes,
-    /// One terminal, which becomes that of the process.
-    Terminal,
 }
 
 /// A message from the shim. The first one of every connection is the state: `Waiting`, `Running` or
@@ -86,6 +86,7 @@ pub enum Tell {
     Failed {
         why: String,
     },
+    Attaching,
     Stopping,
     Signalled,
     Renewed,

@@ -13,7 +13,7 @@ use model::port::InstancePorts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Purpose;
+use crate::spec::{Purpose, SessionSpec};
 
 /// The names of the records in the run directory.
 pub const STATE: &str = "state.json";
@@ -37,6 +37,9 @@ pub struct Holding {
     pub shim: ProcessIdentity,
     /// The copy of the binary that the shim runs from.
     pub binary: PathBuf,
+    /// The session, if somebody is connected to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionSpec>,
 }
 
 /// The content of `exit.json`: how it ended.

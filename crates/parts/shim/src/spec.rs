@@ -2,12 +2,12 @@
 //! may take.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use model::port::InstancePorts;
-use model::{ApplicationName, Generation, InstanceId};
+use model::{ApplicationName, BuildId, Generation, InstanceId, ReleaseId};
 use serde::{Deserialize, Serialize};
+use session_core::frame::Size;
 
 use crate::sandbox::Sandbox;
 
@@ -34,15 +34,25 @@ pub struct LaunchSpec {
     pub sandbox: Option<Sandbox>,
 }
 
-/// The descriptors that a command reads and writes in place of its log: somebody is connected to
-/// it.
-#[derive(Debug)]
-pub struct Attached {
-    /// Whether these are a terminal, which is to become the command's controlling one.
-    pub terminal: bool,
-    pub stdin: OwnedFd,
-    pub stdout: OwnedFd,
-    pub stderr: OwnedFd,
+/// A command that somebody is connected to, in place of a log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionSpec {
+    /// What it is attached to by; no other session has it.
+    pub id: String,
+    /// The number in its name, such as `run.1`.
+    pub number: u32,
+    /// The person who asked for it.
+    pub by: String,
+    /// The command as one line for people.
+    pub command: String,
+    pub release: ReleaseId,
+    pub build: BuildId,
+    /// The size of its terminal; `None` if it has pipes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<Size>,
+    /// Whether it goes on when nobody is attached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
 }
 
 /// The most that a process and everything below it may take of the machine.

@@ -2,7 +2,7 @@
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use api_types::session::Size;
+use session_core::frame::Size;
 
 /// The size of a terminal that does not report one.
 const SIZE_USUAL: Size = Size { rows: 24, columns: 80 };

@@ -11,13 +11,14 @@ use std::time::Duration;
 use agent_core::application::Exit;
 use anyhow::Context;
 use async_trait::async_trait;
+use model::Timestamp;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use tokio::sync::watch;
 
 use super::{Held, Launcher};
 use os::observe::process::identity;
-use shim::spec::{Attached, LaunchSpec, Purpose};
+use shim::spec::{LaunchSpec, Purpose};
 
 /// The interval at which a process is checked for its end.
 const POLL: Duration = Duration::from_millis(5);
@@ -55,15 +56,7 @@ impl FakeHeld {
 #[async_trait]
 impl Launcher for FakeLauncher {
     async fn launch(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>> {
-        self.launch_with(spec, None).await
-    }
-
-    async fn launch_attached(
-        &self,
-        spec: LaunchSpec,
-        attached: Attached,
-    ) -> anyhow::Result<Box<dyn Held>> {
-        self.launch_with(spec, Some(attached)).await
+        self.launch_here(spec).await
     }
 
     /// Does nothing: no process outlives this launcher anyway.
@@ -77,12 +70,7 @@ impl Launcher for FakeLauncher {
 }
 
 impl FakeLauncher {
-    /// Starts it without a session of its own, so a terminal is one, but not the controlling one.
-    async fn launch_with(
-        &self,
-        spec: LaunchSpec,
-        attached: Option<Attached>,
-    ) -> anyhow::Result<Box<dyn Held>> {
+    async fn launch_here(&self, spec: LaunchSpec) -> anyhow::Result<Box<dyn Held>> {
         self.launches.fetch_add(1, Ordering::Relaxed);
         while self.paused.load(Ordering::Relaxed) {
             tokio::time::sleep(POLL).await;
@@ -95,9 +83,6 @@ impl FakeLauncher {
         command.args(&spec.argv[1..]).current_dir(&spec.directory).env_clear();
         command.envs(&spec.environment).stdin(Stdio::null()).process_group(0);
         command.stdout(log.try_clone()?).stderr(log);
-        if let Some(Attached { stdin, stdout, stderr, .. }) = attached {
-            command.stdin(stdin).stdout(stdout).stderr(stderr);
-        }
         let child = command.spawn().context("no process")?;
         let process = identity(child.id())?;
         let (child, (told, exit)) = (Arc::new(Mutex::new(child)), watch::channel(None));
@@ -146,6 +131,10 @@ struct Shared(Arc<FakeHeld>);
 impl Held for Shared {
     fn purpose(&self) -> &Purpose {
         &self.0.purpose
+    }
+
+    fn started_at(&self) -> Timestamp {
+        Timestamp(0)
     }
 
     fn process(&self) -> &ProcessIdentity {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use agent_core::application::Exit;
 use anyhow::Context;
 use async_trait::async_trait;
+use model::Timestamp;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,9 +17,10 @@ use tokio::time::Instant;
 use super::link::ShimLink;
 use super::{FoundProcess, Renewal, ShimDirectories, find};
 use crate::launcher::Held;
+use runtime::members::BoxedStream;
 use shim::message::{ShimCommand, Tell};
 use shim::record::{self, ExitRecord, Holding};
-use shim::spec::Purpose;
+use shim::spec::{Purpose, SessionSpec};
 
 /// The number of renewals within one lease: so many that even a slow machine keeps its leases.
 /// `RENEWAL_PAUSE` applies where the limit is not known.
@@ -135,6 +137,30 @@ impl Held for PlainHeld {
         Ok(())
     }
 
+    fn started_at(&self) -> Timestamp {
+        self.holding.started_at
+    }
+
+    fn session(&self) -> Option<&SessionSpec> {
+        self.holding.session.as_ref()
+    }
+
+    async fn attach(&self, by: &str) -> anyhow::Result<BoxedStream> {
+        let socket = self.place.layout.shim_socket(&self.holding.purpose.id());
+        let attaching = async { ShimLink::connect(&socket).await?.attach(by).await };
+        let stream = tokio::time::timeout(ANSWER_TIMEOUT, attaching).await;
+        Ok(Box::new(stream.context("it does not answer")??))
+    }
+
+    async fn hang_up(&self) -> anyhow::Result<()> {
+        self.ask(ShimCommand::HangUp).await?;
+        Ok(())
+    }
+
+    async fn gone(&self) {
+        self.requests.closed().await;
+    }
+
     async fn forget(&self) -> anyhow::Result<()> {
         let id = self.holding.purpose.id();
         anyhow::ensure!(self.exit.borrow().is_some(), "{id} is still running; stop it first");
@@ -233,6 +259,7 @@ impl ShimListener {
                 | Tell::Signalled
                 | Tell::Renewed
                 | Tell::Forgotten
+                | Tell::Attaching
                 | Tell::Refused { .. },
             )) => Heard::Answer,
             Ok(Some(Tell::Ended { ended })) => {

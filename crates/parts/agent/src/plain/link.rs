@@ -1,16 +1,13 @@
 //! The node's end of a connection to a shim.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use shim::descriptors;
 use shim::message::{LINE_BYTES_MAX, ShimCommand, ShimReply, ShimRequest, Tell, VERSION, line};
-use shim::spec::Attached;
 
 pub struct ShimLink {
     stream: UnixStream,
@@ -26,17 +23,22 @@ impl ShimLink {
         self.stream.write_all(&line(&ShimRequest { v: VERSION, ask })?).await
     }
 
-    /// Sends a request with open files, which are closed here.
-    pub async fn ask_with(&mut self, ask: ShimCommand, attached: Attached) -> io::Result<()> {
-        let bytes = line(&ShimRequest { v: VERSION, ask })?;
-        let Attached { stdin, stdout, stderr, .. } = &attached;
-        let sending = || {
-            let fds: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-            descriptors::send(&self.stream, &bytes, &fds)
-        };
-        let sent = self.stream.async_io(Interest::WRITABLE, sending).await?;
-        drop(attached);
-        self.stream.write_all(&bytes[sent..]).await
+    /// Returns the connection of a client of the session that the shim holds.
+    pub async fn attach(mut self, by: &str) -> anyhow::Result<UnixStream> {
+        self.ask(ShimCommand::Attach { by: by.into() }).await?;
+        loop {
+            match self.hear().await? {
+                // The first one is the shim's state.
+                Some(Tell::Running { .. } | Tell::Ended { .. } | Tell::Waiting) => {}
+                Some(Tell::Attaching) => break,
+                Some(Tell::Refused { why }) => anyhow::bail!(why),
+                Some(_) => anyhow::bail!("the shim said something odd"),
+                None => anyhow::bail!("the command has ended, and nothing of it is left"),
+            }
+        }
+        // Nothing more is said before the client has spoken.
+        anyhow::ensure!(self.received.is_empty(), "the shim said something out of turn");
+        Ok(self.stream)
     }
 
     /// Returns the shim's next message; `None` when the shim is gone. May be dropped at any time

@@ -1,7 +1,6 @@
-//! This node's ends of what a command reads and writes: one terminal, or a pipe for each direction.
-//! Dropping them hangs up.
+//! This process's ends of what a command reads and writes: one terminal, or a pipe for each
+//! direction. Closing them hangs up.
 
-use std::io;
 use std::os::fd::OwnedFd;
 
 use anyhow::Context;
@@ -9,57 +8,24 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
-use tokio::net::unix::pipe::{Receiver, Sender};
+use session_core::frame::Size;
+use session_core::holder::OutputStream;
 
-use api_types::session::Size;
-use shim::spec::Attached;
+use crate::child::Attached;
 
 pub struct Ends {
     /// The command's input; `None` once it was told that no more comes.
-    pub input: Option<Sender>,
+    pub input: Option<OwnedFd>,
     /// The command's output; `None` once nothing more comes.
-    pub output: Option<Receiver>,
-    pub error: Option<Receiver>,
+    output: Option<OwnedFd>,
+    error: Option<OwnedFd>,
     terminal: Option<OwnedFd>,
+    is_terminal: bool,
 }
 
-/// Reads what comes next; `None` when nothing more comes: a terminal that nobody holds any more
-/// says so by an error.
-pub async fn read(end: &Receiver, into: &mut [u8]) -> Option<usize> {
-    loop {
-        end.readable().await.ok()?;
-        match end.try_read(into) {
-            Err(error) if is_for_later(&error) => {}
-            Ok(0) | Err(_) => return None,
-            Ok(count) => return Some(count),
-        }
-    }
-}
-
-/// Writes what there is room for; fails when nobody reads any more.
-pub async fn write(end: &Sender, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        end.writable().await?;
-        match end.try_write(bytes) {
-            Err(error) if is_for_later(&error) => {}
-            result => return result,
-        }
-    }
-}
-
-fn is_for_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// Returns the reading end of a pipe or a terminal, which are read alike.
-fn receiver(fd: OwnedFd) -> anyhow::Result<Receiver> {
+fn without_waiting(fd: OwnedFd) -> anyhow::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&fd, true)?;
-    Ok(Receiver::from_owned_fd_unchecked(fd)?)
-}
-
-fn sender(fd: OwnedFd) -> anyhow::Result<Sender> {
-    rustix::io::ioctl_fionbio(&fd, true)?;
-    Ok(Sender::from_owned_fd_unchecked(fd)?)
+    Ok(fd)
 }
 
 impl Ends {
@@ -71,11 +37,13 @@ impl Ends {
         rustix::pty::unlockpt(&near).context(no_terminal)?;
         let stdin = rustix::pty::ioctl_tiocgptpeer(&near, flags).context(no_terminal)?;
         let (stdout, stderr) = (stdin.try_clone()?, stdin.try_clone()?);
+        let near = without_waiting(near)?;
         let ends = Ends {
-            input: Some(sender(near.try_clone()?)?),
-            output: Some(receiver(near.try_clone()?)?),
+            input: Some(near.try_clone()?),
+            output: Some(near.try_clone()?),
             error: None,
             terminal: Some(near),
+            is_terminal: true,
         };
         ends.resize(size);
         Ok((ends, Attached { terminal: true, stdin, stdout, stderr }))
@@ -85,27 +53,55 @@ impl Ends {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
         let ((stdin, input), (output, stdout), (error, stderr)) = (pipe()?, pipe()?, pipe()?);
         let ends = Ends {
-            input: Some(sender(input)?),
-            output: Some(receiver(output)?),
-            error: Some(receiver(error)?),
+            input: Some(without_waiting(input)?),
+            output: Some(without_waiting(output)?),
+            error: Some(without_waiting(error)?),
             terminal: None,
+            is_terminal: false,
         };
         Ok((ends, Attached { terminal: false, stdin, stdout, stderr }))
     }
 
     pub fn is_terminal(&self) -> bool {
-        self.terminal.is_some()
+        self.is_terminal
     }
 
-    /// Sets the terminal's size; the kernel tells the command.
+    pub fn output(&self, stream: OutputStream) -> Option<&OwnedFd> {
+        match stream {
+            OutputStream::Output => self.output.as_ref(),
+            OutputStream::Error => self.error.as_ref(),
+        }
+    }
+
+    pub fn close_output(&mut self, stream: OutputStream) {
+        match stream {
+            OutputStream::Output => self.output = None,
+            OutputStream::Error => self.error = None,
+        }
+    }
+
+    pub fn close(&mut self) {
+        let Ends { input, output, error, terminal, .. } = self;
+        for end in [input, output, error, terminal] {
+            *end = None;
+        }
+    }
+
+    /// Sets the terminal's size; the kernel tells the command if it is another one.
     pub fn resize(&self, size: Size) {
         let Some(terminal) = &self.terminal else { return };
         let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
         if let Err(error) = rustix::termios::tcsetwinsize(terminal, size)
             && error != Errno::IO
         {
-            tracing::debug!(%error, "run.not_resized");
+            tracing::debug!(%error, "session.not_resized");
         }
+    }
+
+    /// Sets the size in two steps, so that the command hears of it although it is as before.
+    pub fn redraw(&self, size: Size) {
+        self.resize(Size { rows: size.rows.saturating_sub(1).max(1), ..size });
+        self.resize(size);
     }
 
     /// Whether more may come from the command.
