@@ -1,7 +1,7 @@
 //! Certificates that the cluster orders by itself, at a real authority over real ports: nobody does
 //! anything but declare a domain.
 
-mod pebble;
+pub mod pebble;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -2,6 +2,7 @@
 //! node of its own in a temporary directory, as the user who runs the test; the applications' own
 //! package tools ask package registries, and nothing else needs the network.
 
+mod acceptance;
 mod acme;
 mod across;
 mod adoption;

@@ -42,6 +42,11 @@ impl Laptop {
         Laptop { enter: host.enter(), ..Laptop::new() }
     }
 
+    /// Returns the words with which a command line on it begins.
+    pub fn enter(&self) -> &[String] {
+        &self.enter
+    }
+
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -205,12 +210,12 @@ fn somebody_elsewhere_works_with_what_is_theirs_until_their_token_ends() {
     }
 }
 
-fn said(log: &Path) -> String {
+pub fn said(log: &Path) -> String {
     fs::read_to_string(log.with_extension("err")).unwrap_or_default()
 }
 
 /// Returns the name of ana's token that is good.
-fn token_name(node: &Node) -> String {
+pub fn token_name(node: &Node) -> String {
     let rows: Vec<Value> = serde_json::from_str(&node.cortex(&["tokens", "--json"])).expect("JSON");
     let good = rows.iter().find(|row| row["user"] == "ana" && row["state"] == "valid");
     good.and_then(|row| row["name"].as_str()).expect("a token").to_string()
