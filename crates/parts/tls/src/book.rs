@@ -1,6 +1,6 @@
 //! The certificates that the cluster's records hold, as the router's threads need them: an
-//! immutable snapshot, which the router's control task makes and swaps. It also has what an authority is
-//! answered that asks whether a name leads here.
+//! immutable snapshot, which the router's control task makes and swaps. It also has what an
+//! authority is answered that asks whether a name leads here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,7 +133,9 @@ impl CertificateBook {
             (TypedKey::AcmeChallenge(name), Some(record)) => {
                 let record: AcmeChallenge = read(record)?;
                 record.check_sizes().map_err(|error| error.to_string())?;
-                let key = pair(&record.certificate, &record.key)?.key;
+                let (shown, key) = (record.certificate.as_bytes(), record.key.expose().as_bytes());
+                let pair = Pair::read_challenge(shown, key).map_err(|error| error.to_string())?;
+                let key = pair.key;
                 self.challenges.insert(name, Arc::new((key, record.expires_at)));
             }
             (TypedKey::AcmeAccount, None) => self.answer = None,
