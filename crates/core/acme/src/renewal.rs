@@ -1,5 +1,5 @@
-//! When a certificate is renewed: in the window that its authority suggests (RFC 9773), and without
-//! one when two thirds of its lifetime are over, be that 90 days, 45 or 6.
+//! The time at which a certificate is renewed: in the window that its authority suggests (RFC
+//! 9773), and without one when two thirds of its lifetime are over, be that 90 days, 45 or 6.
 
 use std::time::Duration;
 

@@ -65,17 +65,7 @@ pub struct Pair {
 impl Pair {
     /// Reads both, in PEM form, and checks that they belong together.
     pub fn read(chain: &[u8], key: &[u8]) -> Result<Pair, PairError> {
-        let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
-            .take(CHAIN_LENGTH_MAX + 1)
-            .collect::<Result<_, _>>()
-            .map_err(|error| PairError::NotPem(error.to_string()))?;
-        let own = certificates.first().ok_or(PairError::NoCertificate)?;
-        if certificates.len() > CHAIN_LENGTH_MAX {
-            return Err(PairError::TooMany);
-        }
-        let facts = Facts::read(own).ok_or(PairError::Unreadable(1))?;
-        // What the parser says of a key may quote it.
-        let private = PrivateKeyDer::from_pem_slice(key).map_err(|_| PairError::NoKey)?;
+        let (certificates, facts, private) = parts(chain, key)?;
         match CertifiedKey::from_der(certificates, private, &ring::default_provider()) {
             Ok(key) => Ok(Pair { key: Arc::new(key), facts }),
             Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
@@ -83,6 +73,16 @@ impl Pair {
             }
             Err(error) => Err(PairError::Unusable(error.to_string())),
         }
+    }
+
+    /// Reads both for an authority that asks by TLS-ALPN-01. Its certificate has a critical
+    /// extension that nobody else understands (RFC 8737), so nothing else is read of it.
+    pub fn read_challenge(certificate: &[u8], key: &[u8]) -> Result<Pair, PairError> {
+        let (certificates, facts, private) = parts(certificate, key)?;
+        let unusable = |error: Error| PairError::Unusable(error.to_string());
+        let provider = ring::default_provider();
+        let key = provider.key_provider.load_private_key(private).map_err(unusable)?;
+        Ok(Pair { key: Arc::new(CertifiedKey::new(certificates, key)), facts })
     }
 
     /// Checks that the certificate is good at this time.
@@ -116,6 +116,24 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// The certificates of a chain, what stands in the first, and its private key.
+type Parts = (Vec<CertificateDer<'static>>, Facts, PrivateKeyDer<'static>);
+
+fn parts(chain: &[u8], key: &[u8]) -> Result<Parts, PairError> {
+    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
+        .take(CHAIN_LENGTH_MAX + 1)
+        .collect::<Result<_, _>>()
+        .map_err(|error| PairError::NotPem(error.to_string()))?;
+    let own = certificates.first().ok_or(PairError::NoCertificate)?;
+    if certificates.len() > CHAIN_LENGTH_MAX {
+        return Err(PairError::TooMany);
+    }
+    let facts = Facts::read(own).ok_or(PairError::Unreadable(1))?;
+    // What the parser says of a key may quote it.
+    let private = PrivateKeyDer::from_pem_slice(key).map_err(|_| PairError::NoKey)?;
+    Ok((certificates, facts, private))
 }
 
 #[cfg(test)]

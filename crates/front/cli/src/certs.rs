@@ -44,8 +44,8 @@ enum Action {
         #[command(flatten)]
         app: App,
     },
-    /// Agree to an authority's terms, so that the cluster orders certificates for the domains of its
-    /// applications and renews them
+    /// Agree to an authority's terms, so that the cluster orders certificates for the domains of
+    /// its applications and renews them
     Agree(authority::Agree),
     /// Show which authority was agreed to
     Authority(authority::Authority),

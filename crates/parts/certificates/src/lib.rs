@@ -94,7 +94,7 @@ async fn follow(
     read_all(context, &mut view, &events, &late).await?;
     let mut tidying = tokio::time::interval(TIDY_INTERVAL);
     loop {
-        for event in view.changes(context.clock.now(), context.https) {
+        for event in view.changes(context.clock.now(), context) {
             events.send(event).await?;
         }
         needs.send_if_modified(|known| {

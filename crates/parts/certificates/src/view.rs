@@ -15,7 +15,7 @@ use model::{
 };
 use store::{Value, readable};
 
-use crate::{account, leaf};
+use crate::{CertificatesContext, account, leaf};
 
 /// The authorities that give certificates to the whole Internet, so that names of none of its
 /// domains need not be asked for.
@@ -32,6 +32,8 @@ pub struct View {
     serving: BTreeSet<ApplicationName>,
     public: BTreeMap<NodeId, Vec<IpAddr>>,
     members: BTreeSet<NodeId>,
+    /// The members that the orders were told of.
+    shown: Option<BTreeSet<NodeId>>,
     /// The ends of certificates that people brought.
     brought: BTreeMap<CertificateName, Timestamp>,
     /// The ends of those that were issued, and who issued them.
@@ -105,14 +107,21 @@ impl View {
 
     /// Returns what the changes so far mean, if anything, for which names are wanted, and for what
     /// there is to order with.
-    pub fn changes(&mut self, now: Timestamp, https: bool) -> Vec<Event> {
+    pub fn changes(&mut self, now: Timestamp, context: &CertificatesContext) -> Vec<Event> {
         let mut events = Vec::new();
+        // Where something else keeps the store, nobody says who is alive: all are counted on.
+        if context.members.is_none() && self.shown != Some(self.members.clone()) {
+            self.shown = Some(self.members.clone());
+            let mut others = self.members.clone();
+            others.remove(&context.node);
+            events.push(Event::Alive(others));
+        }
         let names = self.wanted(now);
         if self.told.as_ref() != Some(&names) {
             self.told = Some(names.clone());
             events.push(Event::Wanted(names));
         }
-        let means = self.means(https);
+        let means = self.means(context.https);
         if self.means != Some(means) {
             self.means = Some(means);
             events.push(Event::Means(means));

@@ -1,6 +1,6 @@
 //! The certificates that the cluster's records hold, as the router's threads need them: an
-//! immutable snapshot, which the router's control task makes and swaps. It also has what an authority is
-//! answered that asks whether a name leads here.
+//! immutable snapshot, which the router's control task makes and swaps. It also has what an
+//! authority is answered that asks whether a name leads here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +13,6 @@ use model::certificate::{
 };
 use model::record;
 use model::{Certificate, CertificateName, Key, Timestamp, TypedKey};
-use rustls::crypto::ring;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::sign::CertifiedKey;
 use serde::de::DeserializeOwned;
 
@@ -136,7 +133,9 @@ impl CertificateBook {
             (TypedKey::AcmeChallenge(name), Some(record)) => {
                 let record: AcmeChallenge = read(record)?;
                 record.check_sizes().map_err(|error| error.to_string())?;
-                let key = challenge(&record)?;
+                let (shown, key) = (record.certificate.as_bytes(), record.key.expose().as_bytes());
+                let pair = Pair::read_challenge(shown, key).map_err(|error| error.to_string())?;
+                let key = pair.key;
                 self.challenges.insert(name, Arc::new((key, record.expires_at)));
             }
             (TypedKey::AcmeAccount, None) => self.answer = None,
@@ -185,19 +184,6 @@ impl CertificateBook {
 /// Reads a record. What is wrong with it is not said: that might quote it.
 fn read<T: DeserializeOwned>(record: &[u8]) -> Result<T, String> {
     record::decode(record).map_err(|_| "it is no record of its kind".into())
-}
-
-/// Reads what an authority is shown. Its extension is critical (RFC 8737, section 3) and unknown to
-/// those who check certificates, so it is not checked.
-fn challenge(record: &AcmeChallenge) -> Result<Arc<CertifiedKey>, String> {
-    let certificate = certificate_core::pair::first(record.certificate.as_bytes());
-    let certificate = certificate.ok_or("it has no certificate")?;
-    // What the parser says of a key may quote it.
-    let key = PrivateKeyDer::from_pem_slice(record.key.expose().as_bytes());
-    let key = key.map_err(|_| "it has no key")?;
-    let key = ring::default_provider().key_provider.load_private_key(key);
-    let key = key.map_err(|error| error.to_string())?;
-    Ok(Arc::new(CertifiedKey::new(vec![certificate], key)))
 }
 
 fn pair(chain: &str, key: &model::certificate::SecretText) -> Result<Pair, String> {

@@ -1,6 +1,7 @@
-//! Which certificate a client is shown: by the name that it asks for, from files that are read again
-//! when they change, from the cluster's records, and from an authority of this machine. It knows no
-//! connection and no request; the router's threads and `cortex proxy` take connections with it.
+//! Which certificate a client is shown: by the name that it asks for, from files that are read
+//! again when they change, from the cluster's records, and from an authority of this machine. It
+//! knows no connection and no request; the router's threads and `cortex proxy` take connections
+//! with it.
 
 pub mod book;
 mod files;

@@ -105,6 +105,18 @@ fn what_is_wrong_is_said_without_the_key() {
     assert!(matches!(refused(&pem, &damaged), PairError::Unusable(_) | PairError::NoKey));
 }
 
+/// Others may not know the extension and have to refuse it, being critical.
+#[test]
+fn a_challenge_is_read_that_is_no_certificate_for_anything_else() {
+    let challenge = Made::new(&["a.example"], None, |params| {
+        params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
+    });
+    let (pem, key) = (challenge.certificate.pem(), challenge.key.serialize_pem());
+    Pair::read_challenge(pem.as_bytes(), key.as_bytes()).unwrap();
+    let read = Pair::read(pem.as_bytes(), key.as_bytes());
+    assert!(matches!(read, Err(PairError::Unusable(_))), "{read:?}");
+}
+
 #[test]
 fn time_decides() {
     let now = OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap();

@@ -15,7 +15,7 @@ use crate::splice::Pipe;
 use crate::stream::write_paced;
 use crate::tests::tls;
 use crate::wire::Wire;
-use tls::Tls;
+use ::tls::Tls;
 
 /// Bytes to send, more than the kernel holds for a client that takes nothing.
 const BYTES: usize = 64 << 20;

@@ -118,12 +118,11 @@ fn challenges_are_answered_from_the_account_alone() {
 #[test]
 fn a_challenge_is_shown_until_it_expires() {
     let mut book = CertificateBook::default();
-    // As RFC 8737 has it, with an extension that is critical.
-    let mut params = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
     params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
-    let signing = rcgen::KeyPair::generate().unwrap();
-    let chain = params.self_signed(&signing).unwrap().pem();
-    let key = SecretText::from(signing.serialize_pem());
+    let key = rcgen::KeyPair::generate().unwrap();
+    let chain = params.self_signed(&key).unwrap().pem();
+    let key = SecretText::from(key.serialize_pem());
     let expires_at = Timestamp(1_000);
     let record =
         AcmeChallenge { v: 1, certificate: chain, key, expires_at, unknown: Unknown::new() };
