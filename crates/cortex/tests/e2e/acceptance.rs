@@ -1,5 +1,5 @@
-//! The whole way of somebody new, from her own computer: invited, logged in, pushed by directory and
-//! by Git, on HTTPS at both nodes, followed through the loss of a node, audited, revoked.
+//! The whole way of somebody new, from her own computer: invited, logged in, pushed by directory
+//! and by Git, on HTTPS at both nodes, followed through the loss of a node, audited, revoked.
 
 use std::fs;
 use std::process::Command;
@@ -51,13 +51,13 @@ fn check_refused(laptop: &Laptop) {
         &["scale", "web=2", "-a", OTHER],
         &["rollback", "-a", OTHER],
         &["domains", "add", "other.test", "-a", OTHER],
-        &["apps", "destroy", OTHER, "--confirm", OTHER],
+        &["apps", "destroy", OTHER],
         &["run", "-a", OTHER, "--", "true"],
     ] {
         laptop.run(hidden).refused().saying(&["no application"]);
     }
     for above in [
-        &["apps", "destroy", NAME, "--confirm", NAME][..],
+        &["apps", "destroy", NAME][..],
         &["nodes"],
         &["users"],
         &["users", "add", "eve", "--role", "owner"],

@@ -49,6 +49,7 @@ mod tests {
                 .iter()
                 .map(|(app, at)| (name(app), Timestamp(*at)))
                 .collect(),
+            limits: Default::default(),
             unknown: Unknown::new(),
         };
         let mut teams = Teams::default();

@@ -9,8 +9,8 @@ use crate::journey::Journey;
 use crate::outside::Site;
 use crate::project::{copy_of_example, edit, of_files, tool};
 
-/// Returns a virtual environment with Django for generators: one for the run, if the run has a place
-/// for it.
+/// Returns a virtual environment with Django for generators: one for the run, if the run has a
+/// place for it.
 fn generator(directory: &Path) -> PathBuf {
     static ONE_MAKES_IT: Mutex<()> = Mutex::new(());
     let _only = ONE_MAKES_IT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Java by Maven: Vert.x on a class path in the project of Maven's own generator, from Maven Central.
-//! `widening` has Spring Boot and Pekko.
+//! Java by Maven: Vert.x on a class path in the project of Maven's own generator, from Maven
+//! Central. `widening` has Spring Boot and Pekko.
 
 use std::path::Path;
 

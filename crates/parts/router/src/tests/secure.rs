@@ -255,6 +255,7 @@ async fn a_connection_for_another_name_is_told_so() {
         created_at: Timestamp(0),
         created_by: String::new(),
         applications: [(other.clone(), Timestamp(3))].into(),
+        limits: Default::default(),
         unknown: Unknown::new(),
     };
     world.put(TypedKey::Team("others".parse().unwrap()), &team);
