@@ -182,6 +182,12 @@ fn nodes_that_do_not_hear_of_each_other_answer_for_each_other() {
         let spec = two.run(&["store", "get", &format!("app::{APP}::spec")]).stdout;
         if spec.contains(name) { Ok(()) } else { Err(spec) }
     });
+    for node in [&one, &two] {
+        wait_for("the account on each side", STATE_DEADLINE, || {
+            let shown = node.cortex(&["certs", "authority", "--json"]);
+            if shown.contains("\"account\": \"ready\"") { Ok(()) } else { Err(shown) }
+        });
+    }
     // The authority reaches both, and asks whichever it likes.
     lab.host(0).cut_off(&[lab.host(1)]);
     pebble.lead(name, &[lab.host(0), lab.host(1)]);
