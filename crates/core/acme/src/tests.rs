@@ -287,6 +287,24 @@ fn an_authority_that_is_away_costs_no_orders() {
 }
 
 #[test]
+fn an_authority_that_goes_away_amid_an_order_finds_the_same_one_again() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 2, 90);
+        world.want(&[name()]);
+        while world.orders(&name()) == 0 {
+            world.run_for(Duration::from_millis(50));
+        }
+        world.run_for(Duration::from_millis(seed * 70));
+        world.conduct(Conduct { away: true, ..Conduct::default() });
+        world.run_for(5 * MINUTE);
+        world.conduct(Conduct::default());
+        world.run_for(10 * MINUTE);
+        assert_eq!(world.orders(&name()), 1, "seed {seed}: {}", world.story());
+        assert!(world.holds_everywhere(&name()), "seed {seed}: {}", world.story());
+    }
+}
+
+#[test]
 fn a_thousand_names_stay_within_the_budget_of_the_cluster() {
     let mut world = World::new(2, 2, 90);
     let names: Vec<CertificateName> =

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use self::pebble::{Manners, Pebble, lab};
 use crate::fixtures::cluster::{await_acquaintance, id_of, invitation};
-use crate::netns::lab::Lab;
+use crate::netns::lab::{Host, Lab};
 use crate::node::Node;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
@@ -169,6 +169,38 @@ fn an_order_outlives_the_node_that_made_it() {
     assert!(pebble.orders() <= 2, "{}", pebble.log());
     let record = order(&two, &name).expect("it was ordered");
     assert_eq!(record["node"], id_of(&two), "the other node ended it");
+}
+
+#[test]
+fn nodes_that_do_not_hear_of_each_other_answer_for_each_other() {
+    let Some((lab, pebble)) = lab(2, &Manners::default()) else { return };
+    let [one, two] = two_nodes(&lab, &pebble);
+    push(&one);
+    let name = "apart.test";
+    add(&one, name);
+    wait_for("the other node to hear of the domain", STATE_DEADLINE, || {
+        let spec = two.run(&["store", "get", &format!("app::{APP}::spec")]).stdout;
+        if spec.contains(name) { Ok(()) } else { Err(spec) }
+    });
+    for node in [&one, &two] {
+        wait_for("the account on each side", STATE_DEADLINE, || {
+            let shown = node.cortex(&["certs", "authority", "--json"]);
+            if shown.contains("\"account\": \"ready\"") { Ok(()) } else { Err(shown) }
+        });
+    }
+    // The authority reaches both, and asks whichever it likes.
+    lab.host(0).cut_off(&[lab.host(1)]);
+    pebble.lead(name, &[lab.host(0), lab.host(1)]);
+    for node in [&one, &two] {
+        wait_for("a certificate on each side", STATE_DEADLINE, || {
+            certificate(node, name).ok_or_else(|| order(node, name).unwrap_or_default().to_string())
+        });
+    }
+    assert_eq!(pebble.orders(), 2, "{}", pebble.log());
+    [lab.host(0), lab.host(1)].into_iter().for_each(Host::hear_all);
+    wait_until("one certificate for all", || leaf(&one, name) == leaf(&two, name));
+    pebble.await_https(lab.host(2), name);
+    assert_eq!((pebble.orders(), pebble.accounts()), (2, 1));
 }
 
 #[test]

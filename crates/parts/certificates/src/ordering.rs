@@ -34,7 +34,7 @@ pub fn identifier(name: &CertificateName) -> Identifier {
 }
 
 /// Runs a step, and once more if the authority forgot the nonce.
-async fn again<T, F>(mut step: impl FnMut() -> F) -> Result<T, Problem>
+pub async fn again<T, F>(mut step: impl FnMut() -> F) -> Result<T, Problem>
 where
     F: Future<Output = Result<T, Problem>>,
 {
@@ -109,6 +109,10 @@ async fn open(account: &Account, url: &str) -> Result<Order, Problem> {
 }
 
 pub async fn look(account: &Account, url: &str) -> Result<Outcome, Problem> {
+    again(|| look_once(account, url)).await
+}
+
+async fn look_once(account: &Account, url: &str) -> Result<Outcome, Problem> {
     let mut order = open(account, url).await?;
     let status = order.state().status;
     let error = order.state().error.as_ref().map(of_api);

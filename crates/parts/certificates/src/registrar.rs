@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::view::View;
-use crate::{CertificatesContext, account, peers};
+use crate::{CertificatesContext, account, ordering, peers};
 
 /// The pause after the first failure; each next one is twice as long, up to the last one. An
 /// authority lets one address make ten accounts in three hours.
@@ -82,7 +82,8 @@ async fn make(context: &CertificatesContext, settings: &AcmeSettings) -> Result<
         let key = model::TypedKey::AcmeAccount;
         // A node that does not answer gets it when it is back.
         peers::await_held(context.members.as_ref(), &context.store, &key).await.ok();
-        account::register(&context.store).await
+        // What it was asked last is asked again: its key makes that the same account.
+        ordering::again(|| account::register(&context.store)).await
     })
     .await;
     result.map_err(|problem| Problem { retry_after, ..problem })
