@@ -1,4 +1,4 @@
-//! Who coordinates a rollout, and what becomes of requests that crossed: a request that was
+//! The coordination of a rollout, and of requests that crossed: a request that was
 //! overwritten is taken up again, a coordinator that is gone is replaced, and one that came back
 //! does not bring an older release back. Asked by the application's machine.
 
