@@ -1,8 +1,8 @@
 //! The small process that holds one application process: starts it, keeps its output and its exit,
 //! stops its whole tree. It outlives the node process and never restarts anything. Runs before any
 //! runtime, on one thread, with std, rustix and the crates of the sandbox and of sessions only;
-//! driven by the node through a UNIX socket (`message`). Must not know of the store, of releases, or
-//! of the node's configuration.
+//! driven by the node through a UNIX socket (`message`). Must not know of the store, of releases,
+//! or of the node's configuration.
 
 pub mod message;
 pub mod record;
