@@ -19,6 +19,8 @@ use shim::spec::{LaunchSpec, Purpose};
 
 #[path = "shim/sandbox.rs"]
 mod sandbox;
+#[path = "shim/session.rs"]
+mod session;
 
 /// The time limit for a state that must come; far above what it takes on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use rustix::termios::LocalModes;
@@ -20,12 +21,17 @@ use crate::project::of_files;
 use crate::reach::{Laptop, invite};
 use crate::run::{NAME, Person, await_file, create, platform_says, push, start};
 use crate::upgrade::other_binary;
-use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
+use crate::wait::{STATE_DEADLINE, space_out, wait_for, wait_until};
 
 /// The bytes that pass in each direction of the test of cuts.
 const STREAM_BYTES: usize = 4 << 20;
 /// The bytes of either direction after which the connection is cut, once and again.
 const CUT_AFTER: [usize; 4] = [300_000, 700_001, 65_537, 1_000_003];
+
+/// The pieces in which somebody types, and the pause between two: some bytes come before, while and
+/// after each cut.
+const PIECE_BYTES: usize = 16 << 10;
+const PIECE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Something between a client and a node that cuts each connection, until it has cut enough.
 struct Cutter {
@@ -285,6 +291,43 @@ fn a_command_outlives_node_processes_and_upgrades() {
     ended(&mut run.0, 7);
     check_lines(&output, &errors);
     wait_until("it to be forgotten", || node.ready(NAME, "run").is_empty());
+}
+
+/// Waits until so many bytes more are there.
+fn await_bytes(path: &Path, more: u64) {
+    let length = || fs::metadata(path).expect("it is there").len();
+    let before = length();
+    wait_until("more bytes", || length() >= before + more);
+}
+
+#[test]
+fn bytes_in_both_directions_outlive_a_kill_and_an_upgrade() {
+    let mut node = Node::start();
+    create(&node);
+    push(&node, "");
+    let output = node.path("output");
+    let to = File::create(&output).expect("a file");
+    let arguments = ["run", "-a", NAME, "--", "sh", "-c", "cat; exit 8"];
+    let mut copy = Running(start(&node, &arguments, Stdio::piped(), to.into()));
+    let mut input = copy.0.stdin.take().expect("a pipe");
+    let sent = random_looking(STREAM_BYTES);
+    let typed = sent.clone();
+    let typing = std::thread::spawn(move || {
+        for piece in typed.chunks(PIECE_BYTES) {
+            input.write_all(piece).expect("it listens");
+            space_out(PIECE_PAUSE);
+        }
+    });
+    await_bytes(&output, 500_000);
+    node.kill_nine();
+    node.up();
+    await_bytes(&output, 500_000);
+    let next = other_binary(node.directory.path(), "next");
+    node.cortex(&["upgrade", "--binary", next.to_str().expect("text")]);
+    typing.join().expect("all was typed");
+    ended(&mut copy.0, 8);
+    let received = fs::read(&output).expect("it is there");
+    assert_eq!(blake3::hash(&received), blake3::hash(&sent), "{} bytes", received.len());
 }
 
 #[test]

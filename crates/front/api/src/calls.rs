@@ -309,6 +309,11 @@ mod tests {
         let question = Question { v: VERSION, ask };
         write(&mut near, &question).await.unwrap();
         assert_eq!(read::<Question>(&mut far).await.unwrap(), question);
+        // A node of the build before asks in another way, which is understood and refused in words.
+        let before = r#"{"v":1,"ask":"run","application":"shop","release":"v1.a","by":"ada",
+            "prepare":true}"#;
+        let before: Question = serde_json::from_str(before).unwrap();
+        assert!(matches!(before.ask, CallKind::Run { .. }));
         far.write_u32_le(u32::MAX).await.unwrap();
         assert!(read::<Question>(&mut near).await.is_err(), "no such length is believed");
     }

@@ -166,8 +166,8 @@ pub struct Carried {
 
 impl Carried {
     /// Has the command hung up if the client cannot come back. A client elsewhere that was cut off
-    /// can, as long as its token is good; a connection on this machine is not cut, so its client
-    /// has ended.
+    /// can, as long as its token is good; a connection on this machine is not cut, so that its
+    /// client has ended.
     pub async fn ended(self, end: CarryEnd) {
         if end == CarryEnd::Session {
             return;

@@ -111,37 +111,35 @@ impl Sessions {
         held
     }
 
-    fn check_room(&self, application: &ApplicationName) -> anyhow::Result<()> {
-        let sessions = self.lock();
-        let running = || sessions.iter().filter(|(_, entry)| entry.session.ended.is_none());
-        ensure!(
-            running().count() < SESSIONS_MAX,
-            "{SESSIONS_MAX} commands run on this node already: end one (`cortex ps --all` lists \
-             them, `cortex attach ID --stop` ends one), then try again"
-        );
-        ensure!(
-            running().filter(|(id, _)| id.0 == *application).count() < SESSIONS_EACH_MAX,
-            "{SESSIONS_EACH_MAX} commands of {application} run on this node already: end one \
-             (`cortex ps` lists them, `cortex attach ID --stop` ends one), then try again"
-        );
-        let ended = sessions.values().filter(|entry| entry.session.ended.is_some());
-        let oldest = ended.clone().min_by_key(|entry| entry.session.started_at);
-        if let Some(oldest) = oldest.filter(|_| ended.count() >= SESSIONS_ENDED_MAX) {
-            oldest.unwanted.notify_one();
-        }
-        Ok(())
-    }
-
-    fn number(&self, application: &ApplicationName) -> u32 {
-        let sessions = self.lock();
-        let taken: BTreeSet<u32> =
-            sessions.keys().filter(|id| id.0 == *application).map(|id| id.1).collect();
-        (1..).find(|number| !taken.contains(number)).unwrap_or(1)
-    }
-
     fn is_running(&self, id: &Id) -> bool {
         self.lock().get(id).is_some_and(|entry| entry.session.ended.is_none())
     }
+}
+
+/// Returns the lowest number that is free for a session more of the application, if there is room.
+fn number(
+    sessions: &BTreeMap<Id, SessionEntry>,
+    application: &ApplicationName,
+) -> anyhow::Result<u32> {
+    let running = || sessions.iter().filter(|(_, entry)| entry.session.ended.is_none());
+    ensure!(
+        running().count() < SESSIONS_MAX,
+        "{SESSIONS_MAX} commands run on this node already: end one (`cortex ps --all` lists them, \
+         `cortex attach ID --stop` ends one), then try again"
+    );
+    ensure!(
+        running().filter(|(id, _)| id.0 == *application).count() < SESSIONS_EACH_MAX,
+        "{SESSIONS_EACH_MAX} commands of {application} run on this node already: end one \
+         (`cortex ps` lists them, `cortex attach ID --stop` ends one), then try again"
+    );
+    let ended = sessions.values().filter(|entry| entry.session.ended.is_some());
+    let oldest = ended.clone().min_by_key(|entry| entry.session.started_at);
+    if let Some(oldest) = oldest.filter(|_| ended.count() >= SESSIONS_ENDED_MAX) {
+        oldest.unwanted.notify_one();
+    }
+    let taken: BTreeSet<u32> =
+        sessions.keys().filter(|id| id.0 == *application).map(|id| id.1).collect();
+    Ok((1..).find(|number| !taken.contains(number)).unwrap_or(1))
 }
 
 /// Begins a session under the lowest number that is free.
@@ -151,11 +149,10 @@ pub(super) fn begin(
     command: &str,
     detached: bool,
 ) -> anyhow::Result<SessionPlace> {
-    context.one_offs.check_room(&order.application)?;
-    let number = context.one_offs.number(&order.application);
+    let mut sessions = context.one_offs.lock();
     let session = OneOffSession {
         application: order.application.clone(),
-        number,
+        number: number(&sessions, &order.application)?,
         id: order.session.clone(),
         by: order.by.clone(),
         detached,
@@ -167,7 +164,7 @@ pub(super) fn begin(
         ended: None,
         clients: 0,
     };
-    Ok(SessionPlace::take(context, session))
+    Ok(SessionPlace::take(context, &mut sessions, session))
 }
 
 /// Returns the place of a session that an earlier node process began; `None` if it is taken, by
@@ -176,7 +173,8 @@ pub(super) fn again(context: &Arc<AgentContext>, held: &dyn Held) -> Option<Sess
     let SessionSpec { id, number, by, command, release, build, detached, .. } =
         held.session()?.clone();
     let application = held.purpose().application().clone();
-    if context.one_offs.lock().contains_key(&(application.clone(), number)) {
+    let mut sessions = context.one_offs.lock();
+    if sessions.contains_key(&(application.clone(), number)) {
         return None;
     }
     let session = OneOffSession {
@@ -193,7 +191,7 @@ pub(super) fn again(context: &Arc<AgentContext>, held: &dyn Held) -> Option<Sess
         ended: None,
         clients: 0,
     };
-    Some(SessionPlace::take(context, session))
+    Some(SessionPlace::take(context, &mut sessions, session))
 }
 
 /// A session's place among all, which is taken until this is dropped.
@@ -204,11 +202,15 @@ pub(super) struct SessionPlace {
 }
 
 impl SessionPlace {
-    fn take(context: &Arc<AgentContext>, session: OneOffSession) -> SessionPlace {
+    fn take(
+        context: &Arc<AgentContext>,
+        sessions: &mut BTreeMap<Id, SessionEntry>,
+        session: OneOffSession,
+    ) -> SessionPlace {
         let id = (session.application.clone(), session.number);
         let unwanted = Arc::new(Notify::new());
         let entry = SessionEntry { session, held: None, unwanted: unwanted.clone() };
-        context.one_offs.lock().insert(id.clone(), entry);
+        sessions.insert(id.clone(), entry);
         SessionPlace { context: context.clone(), id, unwanted }
     }
 
