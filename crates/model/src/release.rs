@@ -157,6 +157,11 @@ impl Recipe {
         (self.keeps_files || !self.persist.is_empty()) && !self.persist_shared
     }
 
+    /// Returns whether it is files that any node can have, and nothing runs.
+    pub fn is_site(&self) -> bool {
+        self.processes.is_empty() && !self.statics.is_empty() && !self.is_tied()
+    }
+
     /// Returns whether a variable becomes part of what is built.
     pub fn bakes(&self, variable: &str) -> bool {
         self.baked.iter().any(|pattern| match pattern.strip_suffix('*') {

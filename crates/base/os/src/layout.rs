@@ -11,6 +11,10 @@ pub struct DataDirectory {
     sockets: PathBuf,
 }
 
+/// The suffix of the file beside a build's directory that says that it is built whole. Virtual
+/// environments hard-code their path, so a release is built where it will run; a mark that is set
+/// last tells a half-built one wherever a kill came.
+pub const BUILT_ENDING: &str = ".built";
 /// The suffix of the directory beside a build that is `$HOME` of what runs in it.
 pub const HOME_ENDING: &str = ".home";
 
@@ -152,6 +156,13 @@ impl DataDirectory {
             BuildId::Of(_) => "releases",
         };
         self.application(name).join(kind).join(build.to_string())
+    }
+
+    /// Returns the file that says that a build is whole.
+    pub fn build_mark(&self, name: &ApplicationName, build: &BuildId) -> PathBuf {
+        let mut mark = self.build(name, build).into_os_string();
+        mark.push(BUILT_ENDING);
+        mark.into()
     }
 
     /// Returns the `$HOME` of what runs in a build; each build has a new, empty one.

@@ -3,10 +3,11 @@
 use std::fs;
 use std::process::Command;
 
+use crate::fixtures::cluster::{await_loads, cluster, id_of};
 use crate::node::{Node, run};
-use crate::outside::{Callers, Connection};
+use crate::outside::{Callers, Connection, Site};
 use crate::project::{copy_of_example, edit, of_files};
-use crate::wait::wait_until;
+use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 #[test]
 fn a_static_site_goes_through_the_journey() {
@@ -107,4 +108,32 @@ fn curl_gets_parts_and_compressed_files_and_nothing_twice() {
     let compressed = fs::metadata(project.join("numbers.txt.gz")).unwrap().len();
     let said = status(&["--header", "Accept-Encoding: gzip"], size);
     assert_eq!(said, format!("200 {compressed}"));
+}
+
+#[test]
+fn a_static_site_is_served_by_every_node_and_outlives_the_one_that_built_it() {
+    let [mut one, two] = cluster([&[], &[]]);
+    await_loads(&[&one, &two]);
+    let project = one.path("site");
+    copy_of_example("static", &project);
+    one.push(&project, "site");
+    let at = |node: &Node| Site { host: "site.localhost".into(), port: node.http_port };
+    let shows = |node: &Node, text: &str| {
+        wait_for(&format!("'{text}' on {}", id_of(node)), STATE_DEADLINE, || {
+            let answer = at(node).try_get("/").map_err(|error| format!("{error:?}"))?;
+            if answer.body.contains(text) { Ok(()) } else { Err(format!("{answer:?}")) }
+        });
+    };
+    shows(&one, "A static site");
+    shows(&two, "A static site");
+    // Nobody is told that there is nothing while the other node builds the next release.
+    let callers = Callers::start(&at(&two), "/", &["A static site", "The second edition"]);
+    callers.answered_more(50);
+    edit(&project.join("index.html"), "<h1>A static site</h1>", "<h1>The second edition</h1>");
+    one.push_as_it_is(&project, "site").succeeded();
+    shows(&two, "The second edition");
+    one.kill_nine();
+    callers.answered_more(50);
+    callers.finish_without_failure();
+    shows(&two, "The second edition");
 }

@@ -33,7 +33,7 @@ use super::launcher::Launcher;
 use super::ports::{self, ReservedPorts};
 use os::beneath::Directory;
 use os::directory::private_directory;
-use os::layout::DataDirectory;
+use os::layout::{BUILT_ENDING, DataDirectory};
 use os::observe::process::boot_id;
 use os::platform_log;
 use runtime::driver::Clock;
@@ -50,10 +50,6 @@ use running::RunningSteps;
 pub use running::end_all;
 use steps::BUILD;
 
-/// The suffix of the file beside a build's directory that says that it is built whole. Virtual
-/// environments hard-code their path, so a release is built where it will run; a mark that is set
-/// last tells a half-built one wherever a kill came.
-const BUILT: &str = ".built";
 /// The word after the boot id in that file once everything is known to have reached the disk.
 const DURABLE: &str = "durable";
 /// The maximum number of builds at a time: more would starve what serves; with only one, all would
@@ -403,7 +399,7 @@ impl Preparer {
 
 fn mark(directory: &Path) -> PathBuf {
     let mut name = directory.as_os_str().to_owned();
-    name.push(BUILT);
+    name.push(BUILT_ENDING);
     name.into()
 }
 

@@ -3,6 +3,7 @@
 //! drained. It decides from whole state, so that it can be started again at any moment.
 
 mod secure;
+mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -22,7 +23,6 @@ use super::command::Command;
 use super::datagrams;
 use super::endpoint::{Endpoint, SlowStart};
 use super::far::peer::FarPeer;
-use super::files::source::Roots;
 use super::limits::Limits;
 use super::queue::Queue;
 use super::records::{CHANGES_MAX, RecordChange, SharedRecords};
@@ -30,6 +30,7 @@ use super::scope::Scope;
 use super::shared::{EndpointKey, FarEndpoints, Live, Shared, Spoken};
 use super::table::{RoutedApplication, Service, Table};
 use metrics::Labels;
+use site::{BUILD_LOOK, Site};
 use tls::book::CertificateBook;
 
 /// The name of this part's fail point.
@@ -53,6 +54,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
         read: false,
         draining: BTreeMap::new(),
         told: BTreeSet::new(),
+        behind: BTreeSet::new(),
         listens: None,
         shared,
         records,
@@ -88,6 +90,8 @@ struct Control {
     draining: BTreeMap<ApplicationName, BTreeSet<IncarnationKey>>,
     /// Drained incarnations that the board already names.
     told: BTreeSet<IncarnationKey>,
+    /// The applications of which older files are served.
+    behind: BTreeSet<ApplicationName>,
     /// The table's ports that were last seen to; another map is another state.
     listens: Option<Arc<BTreeMap<PortId, ApplicationName>>>,
 }
@@ -113,11 +117,12 @@ impl Control {
                 () = self.shared.control.notified() => {}
                 () = changed(down) => {}
                 () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
+                () = tokio::time::sleep(BUILD_LOOK), if !self.behind.is_empty() => {}
                 () = tokio::time::sleep(VALIDITY_LOOK), if self.shared.secure.is_some() => {}
             }
             let mut renewed = batch.is_empty();
             self.shared.faults.check_async(FAIL_POINT).await?;
-            let mut affected = BTreeSet::new();
+            let mut affected = self.behind.clone();
             for change in batch.drain(..) {
                 match change {
                     RecordChange::One(key, value)
@@ -198,6 +203,10 @@ impl Control {
                 .book
                 .describe(name)
                 .map(|description| Arc::new(self.build(description, old.as_ref(), live)));
+            match new.as_ref().is_some_and(|new| new.is_behind) {
+                true => drop(self.behind.insert(name.clone())),
+                false => drop(self.behind.remove(name)),
+            }
             match &new {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
                 None => {
@@ -335,6 +344,8 @@ impl Control {
         // A newer node may know more strategies.
         let balance =
             balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy);
+        let Site { roots, statics, is_built, is_behind } =
+            Site::of(&description, &self.shared.layout, old.map(|old| &**old));
         let mut services = BTreeMap::new();
         for (one, far) in description.services.into_iter().zip(far_services) {
             let id = one.recipe.id;
@@ -347,12 +358,6 @@ impl Control {
             let counters = self.shared.metrics.port(&description.name, id);
             services.insert(id, Arc::new(Service { recipe: one.recipe, application, counters }));
         }
-        let layout = &self.shared.layout;
-        let name = &description.name;
-        let roots = description
-            .build
-            .as_ref()
-            .map(|build| Roots { build: layout.build(name, build), persist: layout.persist(name) });
         let queue = self.queue(old.map(|old| &**old));
         // Where nothing runs, nothing may have been prepared either; others have the files then.
         let elsewhere = endpoints.is_empty() && !far.is_empty();
@@ -365,6 +370,7 @@ impl Control {
             endpoints,
             far,
             has_files,
+            is_behind,
             unreachable: description.unreachable,
             limits: Limits::new(&settings.requests),
             balance,
@@ -380,8 +386,8 @@ impl Control {
             port: description.port,
             rights: description.rights,
             processes: description.processes,
-            statics: description.statics,
-            is_built: description.is_built,
+            statics,
+            is_built,
             services,
         }
     }

@@ -58,6 +58,8 @@ pub struct RoutedApplication {
     pub unreachable: bool,
     /// Whether static files are found on this machine, if anywhere.
     pub has_files: bool,
+    /// Whether this machine has not built the site that serves, and older files are served.
+    pub is_behind: bool,
     pub queue: Arc<Queue>,
     /// The team that it belongs to.
     pub team: Option<TeamName>,
@@ -107,6 +109,7 @@ impl RoutedApplication {
             far: Vec::new(),
             unreachable: false,
             has_files: false,
+            is_behind: false,
             queue: queue.clone(),
             team: None,
             https: HttpsSettings::default(),

@@ -105,7 +105,7 @@ pub(super) fn plan(app: &Application, now: Timestamp) -> ApplicationPlan {
         return plan;
     }
     let roles = roles(app);
-    for role in roles.iter().filter(|role| !role.places.is_empty() || !app.is_placed()) {
+    for role in roles.iter().filter(|role| app.needs_build(role)) {
         plan.build(app, now, &role.release);
     }
     let mut places: BTreeSet<&SlotId> = app.slots.keys().collect();
@@ -179,6 +179,16 @@ fn drain_max(app: &Application, process: &Process) -> Duration {
         (_, true) => DRAIN_MAX,
         (None, false) => grace(),
         (Some(_), false) => DRAIN_MAX.max(grace()),
+    }
+}
+
+impl Application {
+    /// Returns whether something of a release runs here, or is a site's: the router of each node
+    /// serves files from its own disk.
+    fn needs_build(&self, role: &PlacedRelease) -> bool {
+        let release = self.releases.get(&role.release);
+        let is_site = release.is_some_and(|release| release.recipe.is_site());
+        !role.places.is_empty() || !self.is_placed() || is_site
     }
 }
 

@@ -3,7 +3,12 @@
 //! not go there in its place.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::{PROCFILE, STANDARD};
 use crate::fixtures::cluster::{cluster, id_of};
@@ -62,16 +67,31 @@ class Here(BaseHTTPRequestHandler):
 HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Here).serve_forever()
 "#;
 
-/// Returns the files below a directory with what is in them, without following a link.
+/// Opens what is there and no link, which a directory may have become since it was listed.
+fn open_plain(path: &Path) -> std::io::Result<fs::File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let flags = i32::try_from(flags).expect("two bits");
+    fs::File::options().read(true).custom_flags(flags).open(path)
+}
+
+/// Returns the files below a directory with what is in them, without following a link, also where
+/// the application changes them meanwhile.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+    let Ok(opened) = open_plain(directory) else { return found };
+    let within = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    for entry in fs::read_dir(&within).into_iter().flatten().flatten() {
+        let (path, place) = (directory.join(entry.file_name()), entry.path());
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => found.extend(files(&entry.path())),
+            Ok(kind) if kind.is_dir() => {
+                let below = files(&place).into_iter();
+                let named = |below: &Path| path.join(below.strip_prefix(&place).expect("below"));
+                found.extend(below.map(|(below, content)| (named(&below), content)));
+            }
             Ok(kind) if kind.is_file() => {
-                // The application changes them meanwhile.
-                let content = fs::read(entry.path()).unwrap_or_default();
-                found.push((entry.path(), content));
+                let mut content = Vec::new();
+                let read = open_plain(&place).and_then(|mut file| file.read_to_end(&mut content));
+                found.push((path, if read.is_ok() { content } else { Vec::new() }));
             }
             _ => {}
         }

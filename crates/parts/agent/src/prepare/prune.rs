@@ -9,9 +9,9 @@ use std::time::SystemTime;
 use model::{ApplicationName, BuildId};
 
 use super::runtimes::CHOICE;
-use super::{BUILT, BuildTurn, Preparer, mark};
+use super::{BuildTurn, Preparer, mark};
 use os::beneath::Directory;
-use os::layout::HOME_ENDING;
+use os::layout::{BUILT_ENDING, HOME_ENDING};
 use os::platform_log;
 
 /// The maximum size of the shared cache in bytes: packages of a dozen large applications; beyond it
@@ -127,7 +127,7 @@ fn remove_builds(
         kept.into_iter().enumerate().filter(fits).map(|(_, build)| build).collect();
     for entry in places.iter().flat_map(|place| entries(place)) {
         let name = entry.to_string_lossy();
-        let beside = [BUILT, HOME_ENDING, CHOICE];
+        let beside = [BUILT_ENDING, HOME_ENDING, CHOICE];
         let build = beside.iter().find_map(|ending| name.strip_suffix(ending));
         let build = build.map_or_else(|| entry.clone(), PathBuf::from);
         if !kept.contains(&build) && (listed.contains(&build) || !is_begun(&build)) {

@@ -1,7 +1,7 @@
 //! Tests of where a release is built, as one node of several decides it.
 
 use model::application::ApplicationSpec;
-use model::release::{Portable, ProcessRecipe, Recipe, Step};
+use model::release::{Portable, ProcessRecipe, Recipe, StaticMount, Step};
 use model::value::ContentHash;
 use model::{Machine, ProcessType, Rollout};
 
@@ -373,6 +373,28 @@ fn crossing() -> (Node, Release, Release) {
     one.record(Rollout { phase, ..one.rollout_by("n0", &theirs) });
     assert!(one.does().is_empty());
     (one, ours, theirs)
+}
+
+#[test]
+fn a_site_is_built_on_every_node() {
+    let mut site = release("n2");
+    site.recipe.portable = None;
+    site.recipe.processes.clear();
+    let mount = StaticMount { prefix: "/".into(), directory: ".".into(), fallback: None };
+    site.recipe.statics = vec![mount];
+    let serves = |one: &Node, site: &Release| Rollout {
+        phase: RolloutPhase::Done,
+        serving: Some(site.id.clone()),
+        ..one.rollout_by("n2", site)
+    };
+    let mut one = Node::of(&["n1", "n2"], &site);
+    one.record(serves(&one, &site));
+    assert_eq!(one.does(), ["build"]);
+    // One that keeps files is where they are.
+    site.recipe.persist = vec!["kept".into()];
+    let mut one = Node::of(&["n1", "n2"], &site);
+    one.record(serves(&one, &site));
+    assert!(one.does().is_empty());
 }
 
 /// Has `n1` take up what was pushed to it, which was passed over.
