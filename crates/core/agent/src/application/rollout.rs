@@ -77,6 +77,10 @@ impl Application {
         if !matches!(self.builds.get(&build), Some(Build::Running(_))) {
             self.builds.remove(&build);
         }
+        // Whoever coordinates tries it, though it was left to others before: they may be gone.
+        if self.unfit_for.take_if(|unfit| *unfit == target).is_some() {
+            self.emit(Effect::Fit);
+        }
         self.note(format!("Rolling out {}", target.short()));
         self.attempt = Some(Attempt::new(target, stage, now));
         if stage == Stage::Building {

@@ -376,6 +376,27 @@ fn crossing() -> (Node, Release, Release) {
 }
 
 #[test]
+fn a_survivor_that_lacks_the_source_gives_the_rollout_up() {
+    let mut lost = release("n0");
+    lost.recipe.portable = None;
+    let mut one = Node::of(&["n0", "n1"], &lost);
+    one.record(Rollout { phase: RolloutPhase::Starting, ..one.rollout_by("n0", &lost) });
+    let fails = |one: &mut Node| {
+        let why = "the bytes of this value are on other nodes";
+        let failure = StepFailure { why: why.into(), ..StepFailure::default() };
+        one.hears(Event::Built { release: lost.id.clone(), result: Err(failure) });
+    };
+    fails(&mut one);
+    assert_eq!(one.does(), ["build"]);
+    one.hears(Event::Live([node("n1")].into()));
+    one.passes(TAKE_OVER_AFTER);
+    assert_eq!(one.does(), ["Starting by n1", "build"]);
+    fails(&mut one);
+    assert!(one.message().contains("are on other nodes"), "{}", one.message());
+    assert_eq!(one.does(), ["Failed by n1"]);
+}
+
+#[test]
 fn a_site_is_built_on_every_node() {
     let mut site = release("n2");
     site.recipe.portable = None;
