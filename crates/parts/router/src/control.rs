@@ -103,7 +103,10 @@ impl Control {
         down: &mut Down,
     ) -> anyhow::Result<()> {
         let mut batch = Vec::new();
+        // It goes on while changes come, which would begin a mere sleep again and again.
+        let mut validity = tokio::time::interval(VALIDITY_LOOK);
         loop {
+            let mut renewed = false;
             tokio::select! {
                 count = changes.recv_many(&mut batch, CHANGES_MAX) => {
                     if count == 0 {
@@ -118,9 +121,8 @@ impl Control {
                 () = changed(down) => {}
                 () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
                 () = tokio::time::sleep(BUILD_LOOK), if !self.behind.is_empty() => {}
-                () = tokio::time::sleep(VALIDITY_LOOK), if self.shared.secure.is_some() => {}
+                _ = validity.tick(), if self.shared.secure.is_some() => renewed = true,
             }
-            let mut renewed = batch.is_empty();
             self.shared.faults.check_async(FAIL_POINT).await?;
             let mut affected = self.behind.clone();
             for change in batch.drain(..) {
@@ -153,20 +155,23 @@ impl Control {
     }
 
     fn note(&mut self, key: &Key, record: Option<&[u8]>) -> BTreeSet<ApplicationName> {
-        if let Some(TypedKey::Member(node) | TypedKey::Guest(node)) = TypedKey::parse(key) {
-            return self.book.set_member(&node, record.is_some());
-        }
-        if let Some(TypedKey::Team(team)) = TypedKey::parse(key) {
-            return self.book.set_team(&team, record).unwrap_or_else(|error| {
-                tracing::warn!(%key, %error, "router.record_unreadable");
-                BTreeSet::new()
-            });
-        }
-        let (affected, error) = self.book.apply(key, record);
+        let (affected, error) = match TypedKey::parse(key) {
+            Some(TypedKey::Member(node) | TypedKey::Guest(node)) => {
+                return self.book.set_member(&node, record.is_some());
+            }
+            Some(TypedKey::Team(team)) => match self.book.set_team(&team, record) {
+                Ok(affected) => (affected, None),
+                Err(error) => (BTreeSet::new(), Some(error)),
+            },
+            _ => {
+                let (affected, error) = self.book.apply(key, record);
+                (affected.into_iter().collect(), error)
+            }
+        };
         if let Some(error) = error {
             tracing::warn!(%key, %error, "router.record_unreadable");
         }
-        affected.into_iter().collect()
+        affected
     }
 
     async fn read_all(&mut self) -> anyhow::Result<BTreeSet<ApplicationName>> {

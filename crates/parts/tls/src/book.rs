@@ -112,6 +112,10 @@ impl CertificateBook {
     /// Takes note of a record, or of its end; returns whether it was one of these. What cannot be
     /// read is reported, without its content, and what was known goes on.
     pub fn apply(&mut self, key: &Key, record: Option<&[u8]>) -> bool {
+        // Nearly all keys that come by are of something else.
+        if !key.tokens().next().is_some_and(|first| matches!(first, "cert" | "acme")) {
+            return false;
+        }
         let Some(typed) = TypedKey::parse(key).filter(Self::is_wanted) else { return false };
         if let Err(why) = self.note(typed, record) {
             tracing::warn!(%key, why, "router.certificate_unusable");

@@ -29,9 +29,10 @@ impl Site {
         old: Option<&RoutedApplication>,
     ) -> Site {
         let (name, build) = (&description.name, description.build.as_ref());
-        let is_site = description.processes == Processes::FilesOnly;
-        let is_whole = build.is_none_or(|build| layout.build_mark(name, build).is_file());
-        let before = old.filter(|_| is_site && !is_whole).and_then(Site::before);
+        let before = old.filter(|_| description.processes == Processes::FilesOnly);
+        let before = before
+            .and_then(Site::before)
+            .filter(|_| build.is_some_and(|build| !layout.build_mark(name, build).is_file()));
         before.unwrap_or_else(|| Site {
             roots: build.map(|build| Roots {
                 build: layout.build(name, build),
