@@ -367,7 +367,7 @@ async fn start(
                 false => Some(Tls::load(config.certificates.clone())?),
             };
             if let Some(tls) = &tls {
-                tokio::spawn(tls.follow(Arc::default()));
+                tokio::spawn(tls.follow());
             }
             let announced_by = config.announced_by.clone();
             let threads = listeners.len();

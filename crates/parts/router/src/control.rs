@@ -78,6 +78,14 @@ async fn changed(down: &mut Down) {
     std::future::pending().await
 }
 
+/// Resolves when certificates were read from files again.
+async fn files_changed(shared: &Shared) {
+    match &shared.secure {
+        Some(secure) => secure.tls.files_changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 struct Control {
     shared: Arc<Shared>,
     records: SharedRecords,
@@ -121,6 +129,7 @@ impl Control {
                 () = changed(down) => {}
                 () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
                 () = tokio::time::sleep(BUILD_LOOK), if !self.behind.is_empty() => {}
+                () = files_changed(&self.shared) => renewed = true,
                 _ = validity.tick(), if self.shared.secure.is_some() => renewed = true,
             }
             self.shared.faults.check_async(FAIL_POINT).await?;

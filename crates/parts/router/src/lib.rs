@@ -149,7 +149,7 @@ pub fn start(
     let public = listeners.first().map(|first| first.local_addr()).transpose()?;
     if let (Some(secure), Some(first)) = (&mut secure, sealed.first()) {
         secure.address = first.local_addr()?;
-        tokio::spawn(secure.tls.follow(control.clone()));
+        tokio::spawn(secure.tls.follow());
     }
     let waiting = vec![(Scope::Host, listeners), (Scope::Secure, sealed)];
     let (senders, receivers): (Vec<_>, Vec<_>) =

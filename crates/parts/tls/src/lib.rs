@@ -46,6 +46,8 @@ struct Named {
     files: ArcSwap<FileCertificates>,
     stored: ArcSwap<Certificates>,
     local: OnceLock<Arc<dyn LocalAuthority>>,
+    /// Tells that other files were read.
+    files_changed: Notify,
 }
 
 /// An authority that vouches for names of this machine, to its own people.
@@ -91,8 +93,12 @@ impl Tls {
         pairs: Vec<Option<Arc<ServedCertificate>>>,
     ) -> anyhow::Result<Tls> {
         let of_files = ArcSwap::from_pointee(FileCertificates::new(pairs));
-        let named =
-            Arc::new(Named { files: of_files, stored: ArcSwap::default(), local: OnceLock::new() });
+        let named = Arc::new(Named {
+            files: of_files,
+            stored: ArcSwap::default(),
+            local: OnceLock::new(),
+            files_changed: Notify::new(),
+        });
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -116,10 +122,15 @@ impl Tls {
         self.config.clone()
     }
 
-    /// Reads files that change again, for as long as somebody uses this, and tells `changed`. Files
-    /// that are no good are reported once, and what was read before stays in use.
-    pub fn follow(&self, changed: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
-        follow(Arc::downgrade(&self.named), self.files.clone(), changed)
+    /// Reads files that change again, for as long as somebody uses this. Files that are no good are
+    /// reported once, and what was read before stays in use.
+    pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
+        follow(Arc::downgrade(&self.named), self.files.clone())
+    }
+
+    /// Waits until files were read again, which they may have been since it was called last.
+    pub async fn files_changed(&self) {
+        self.named.files_changed.notified().await;
     }
 
     /// Gives clients that come from now on what the cluster's records hold.
@@ -150,7 +161,7 @@ fn now() -> Timestamp {
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>, changed: Arc<Notify>) {
+async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>) {
     if files.is_empty() {
         return;
     }
@@ -175,7 +186,7 @@ async fn follow(named: Weak<Named>, files: Arc<[CertificateFiles]>, changed: Arc
         let pairs = read.into_iter().zip(&before.pairs);
         let pairs = pairs.map(|(read, before)| read.ok().or_else(|| before.clone())).collect();
         named.files.store(Arc::new(FileCertificates::new(pairs)));
-        changed.notify_one();
+        named.files_changed.notify_one();
         // A key may be written after its certificate, so the files are looked at again.
         seen = errors.is_empty().then_some(now);
         let error = errors.join("; ");

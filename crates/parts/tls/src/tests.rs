@@ -50,7 +50,7 @@ async fn files_that_change_are_read_again_and_bad_ones_are_not_used() {
     let tls = Tls::load(vec![files.clone()]).unwrap();
     let current = || tls.certificate(None).unwrap();
     let before = current();
-    let following = tokio::spawn(tls.follow(Arc::default()));
+    let following = tokio::spawn(tls.follow());
     std::fs::write(&files.chain, "nonsense").unwrap();
     tokio::time::sleep(LOOK_INTERVAL * 5).await;
     assert!(Arc::ptr_eq(&before, &current()));
@@ -82,7 +82,7 @@ async fn certificates_that_are_bad_at_the_start_are_used_once_they_are_good() {
     let named = tls.named.clone();
     let has = |name: &str| named.files.load().by_name.has(name);
     assert!(has("a.example") && !has("late.example"));
-    let following = tokio::spawn(tls.follow(Arc::default()));
+    let following = tokio::spawn(tls.follow());
     tokio::time::sleep(LOOK_INTERVAL * 3).await;
     assert!(has("a.example") && !has("late.example"));
     write(directory.path(), "late", &["late.example"]);
