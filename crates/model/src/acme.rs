@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::certificate::SecretText;
 use crate::id::NodeId;
-use crate::record::Unknown;
+use crate::record::{RECORD_VERSION, Unknown};
 use crate::time::Timestamp;
 
 /// `acme::settings`: which authority issues certificates for this cluster, and that a person agreed
@@ -38,6 +38,33 @@ pub struct AcmeSettings {
     pub agreed_by: String,
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl AcmeSettings {
+    /// Returns what stays of the settings when a person agrees to this authority: all if it is the
+    /// same one. What was said of another does not hold for it, but for the program for DNS.
+    pub fn agreed(
+        known: Option<AcmeSettings>,
+        directory: String,
+        at: Timestamp,
+        by: impl Into<String>,
+    ) -> AcmeSettings {
+        match known {
+            Some(known) if known.directory == directory => known,
+            other => AcmeSettings {
+                v: RECORD_VERSION,
+                directory,
+                contact: None,
+                roots: None,
+                profile: None,
+                binding: None,
+                dns_hook: other.and_then(|other| other.dns_hook),
+                agreed_at: at,
+                agreed_by: by.into(),
+                unknown: Unknown::new(),
+            },
+        }
+    }
 }
 
 /// An external account binding (RFC 8555, section 7.3.4).

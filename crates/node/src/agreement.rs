@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use anyhow::Context;
 use model::acme::{AcmeSettings, PublicAddresses};
+use model::key::acme_prefix;
 use model::record::{self, RECORD_VERSION, Unknown};
-use model::{NodeId, TypedKey};
+use model::{Key, NodeId, TypedKey};
 use runtime::driver::Clock;
 use store::{SharedStore, lookup_record};
 
@@ -46,20 +47,9 @@ async fn keep_authority(
 ) -> anyhow::Result<()> {
     let key = TypedKey::AcmeSettings.key();
     let known: Option<AcmeSettings> = lookup_record(&**store, key.clone()).await?;
-    let same = known.clone().filter(|known| known.directory == asked.directory);
-    // What was said of another authority does not hold for this one.
-    let settings = same.unwrap_or_else(|| AcmeSettings {
-        v: RECORD_VERSION,
-        directory: asked.directory.clone(),
-        contact: None,
-        roots: None,
-        profile: None,
-        binding: None,
-        dns_hook: None,
-        agreed_at: clock.now(),
-        agreed_by: MACHINE_OWNER.into(),
-        unknown: Unknown::new(),
-    });
+    let moves = known.as_ref().is_some_and(|known| known.directory != asked.directory);
+    let directory = asked.directory.clone();
+    let settings = AcmeSettings::agreed(known.clone(), directory, clock.now(), MACHINE_OWNER);
     let settings = AcmeSettings {
         contact: asked.contact.clone().or(settings.contact),
         roots: asked.roots.clone().or(settings.roots),
@@ -67,6 +57,13 @@ async fn keep_authority(
     };
     if known.as_ref() != Some(&settings) {
         store.set(key, record::encode(&settings).into()).await?;
+    }
+    if moves {
+        // The next authority knows nothing of orders and refusals of the last one.
+        let is_order = |key: &Key| matches!(TypedKey::parse(key), Some(TypedKey::AcmeOrder(_)));
+        for order in store.keys(&acme_prefix()).await?.into_iter().filter(is_order) {
+            store.delete(order).await?;
+        }
     }
     Ok(())
 }

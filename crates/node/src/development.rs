@@ -3,16 +3,16 @@
 //! can pretend to be no other site. The cluster's own is another one: its key is on every node.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use certificate_core::facts::Facts;
 use certificate_core::pair::{self, Pair};
+use cluster::identity::write_private;
 use model::{ApplicationName, Timestamp};
 use os::directory;
 use os::layout::DataDirectory;
@@ -84,15 +84,17 @@ impl DevelopmentAuthority {
     pub fn of(layout: &DataDirectory, now: Timestamp) -> anyhow::Result<DevelopmentAuthority> {
         directory::private_directory(&layout.development())?;
         let [of_certificate, of_key] = files(layout);
-        let known = fs::read_to_string(&of_key).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
-        let key = match known {
-            Some(key) => key,
-            None => {
+        // A key that cannot be read is not replaced: people trust what it vouches for.
+        let key = match fs::read_to_string(&of_key) {
+            Ok(pem) => KeyPair::from_pem(&pem),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 let key = KeyPair::generate()?;
-                write(&of_key, &key.serialize_pem())?;
-                key
+                write_private(&of_key, key.serialize_pem().as_bytes())?;
+                Ok(key)
             }
+            Err(error) => return Err(error).with_context(|| of_key.display().to_string()),
         };
+        let key = key.with_context(|| format!("{} is no private key", of_key.display()))?;
         let params = params(&key, now)?;
         let pem = fs::read_to_string(&of_certificate).ok();
         let good = pem.filter(|pem| is_good(pem, &key, now));
@@ -100,7 +102,7 @@ impl DevelopmentAuthority {
             Some(pem) => pem,
             None => {
                 let pem = params.self_signed(&key)?.pem();
-                write(&of_certificate, &pem)?;
+                write_private(&of_certificate, pem.as_bytes())?;
                 pem
             }
         };
@@ -182,16 +184,6 @@ fn is_good(pem: &str, key: &KeyPair, now: Timestamp) -> bool {
 
 fn date(now: Timestamp) -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + Duration::from_millis(now.0)
-}
-
-/// Writes a file that its owner alone can read, whole.
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let fresh = path.with_extension("fresh");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    Ok(fs::rename(&fresh, path)?)
 }
 
 #[cfg(test)]

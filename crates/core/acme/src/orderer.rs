@@ -102,7 +102,8 @@ pub enum Arrival {
     Elsewhere {
         why: String,
     },
-    /// Nobody answers. From inside a network that may be so although strangers are answered.
+    /// The name is answered by nobody. From inside a network that may be so although strangers are
+    /// answered.
     Unknown {
         why: String,
     },

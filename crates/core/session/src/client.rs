@@ -345,6 +345,10 @@ impl Client {
     }
 
     pub fn deadline(&self) -> Option<Timestamp> {
+        // Once the end has come nothing more is to be heard, however long printing takes.
+        if self.end.is_some() {
+            return None;
+        }
         let is_silent = self.heard_at.after(SILENCE_MAX);
         match self.link {
             Link::Cut | Link::Starting => None,
@@ -356,7 +360,7 @@ impl Client {
     /// Says that the client is there, where that is due; returns whether the connection still
     /// counts as one.
     pub fn tick(&mut self, now: Timestamp, out: &mut BytesMut) -> bool {
-        if matches!(self.link, Link::Cut | Link::Starting) {
+        if self.end.is_some() || matches!(self.link, Link::Cut | Link::Starting) {
             return true;
         }
         if now >= self.heard_at.after(SILENCE_MAX) {

@@ -31,7 +31,7 @@ pub enum HolderEffect {
 enum Attendance {
     /// Somebody is attached, or was cut off and may come back.
     Awaited,
-    /// Nobody is, and nobody is waited for.
+    /// The state in which no client is attached or waited for.
     Left,
 }
 

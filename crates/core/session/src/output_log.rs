@@ -67,7 +67,7 @@ impl OutputLog {
     /// Returns at most `max` bytes of one kind from `offset` on; `None` if there are none.
     pub fn piece(&self, offset: u64, max: usize) -> Option<(OutputStream, Bytes)> {
         let from = usize::try_from(offset.checked_sub(self.base)?).ok()?;
-        let run = self.runs.iter().find(|run| run.end > offset)?;
+        let run = self.runs.get(self.runs.partition_point(|run| run.end <= offset))?;
         let length = usize::try_from(run.end - offset).unwrap_or(usize::MAX).min(max);
         let (first, second) = self.bytes.as_slices();
         let bytes = match from.checked_sub(first.len()) {

@@ -68,7 +68,7 @@ pub struct DomainStatus {
 pub struct DnsStatus {
     /// The addresses that it must have: any of these, and no other.
     pub wanted: Vec<IpAddr>,
-    /// Those that it has.
+    /// The addresses that it has.
     pub found: Vec<IpAddr>,
     /// What is wrong, if anything.
     pub problem: Option<String>,

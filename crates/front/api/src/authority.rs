@@ -7,7 +7,6 @@ use axum::extract::{Extension, Path, State};
 use model::acme::{AccountBinding, AcmeOrder, AcmeRegistration, AcmeSettings};
 use model::certificate::AcmeAccount;
 use model::key::acme_prefix;
-use model::record::{RECORD_VERSION, Unknown};
 use model::{CertificateName, Timestamp, TypedKey};
 
 use super::caller::Caller;
@@ -139,21 +138,7 @@ pub async fn agree(
     let directory = directory_of(&api, &asked).await?;
     let known = settings(&api).await?;
     let moves = known.as_ref().is_some_and(|known| known.directory != directory);
-    // What was said of another authority does not hold for this one, but for the program for DNS.
-    let hook = known.as_ref().and_then(|known| known.dns_hook.clone());
-    let same = known.filter(|known| known.directory == directory);
-    let before = same.unwrap_or_else(|| AcmeSettings {
-        v: RECORD_VERSION,
-        directory,
-        contact: None,
-        roots: None,
-        profile: None,
-        binding: None,
-        dns_hook: hook,
-        agreed_at: api.now(),
-        agreed_by: caller.name(),
-        unknown: Unknown::new(),
-    });
+    let before = AcmeSettings::agreed(known, directory, api.now(), caller.name());
     let binding = asked.eab_key_id.zip(asked.eab_key);
     let binding = binding.map(|(key_id, hmac_key)| AccountBinding { key_id, hmac_key });
     let settings = AcmeSettings {

@@ -222,7 +222,7 @@ pub fn here(agent: Option<&Arc<AgentContext>>) -> Vec<OneOffSession> {
     agent.map(|agent| agent.one_offs.list()).unwrap_or_default()
 }
 
-/// Returns those of all nodes that answer, with their nodes.
+/// Returns the commands of all nodes that answer, with their nodes.
 pub async fn everywhere(api: &Api) -> Vec<(NodeId, OneOffSession)> {
     let mut all: Vec<(NodeId, OneOffSession)> = Vec::new();
     all.extend(here(api.agent.as_ref()).into_iter().map(|one| (api.node.clone(), one)));

@@ -160,13 +160,11 @@ pub async fn change(
                 .hint("`cortex teams` lists what each has"));
         }
     }
+    team.limits = asked.limits.unwrap_or(team.limits);
     for application in &asked.add {
         let app = records::require(&*api.store, application).await?;
         team_limits::check_given(&api, &name, &team, &app).await?;
         insert(&name, &mut team, app.name, app.spec.created_at)?;
-    }
-    if let Some(limits) = asked.limits {
-        team.limits = limits;
     }
     records::write(&*api.store, TypedKey::Team(name.clone()), &team).await?;
     Ok(Json(row(&api, &name, &team).await?))

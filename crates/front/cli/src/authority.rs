@@ -18,7 +18,7 @@ pub struct AuthorityArgs {
     /// The authority's directory [default: that of Let's Encrypt]
     #[arg(long, value_name = "URL", requires = "acme_agree_terms", value_parser = directory)]
     acme_directory: Option<String>,
-    /// Where the authority writes to you
+    /// The address at which the authority writes to you
     #[arg(long, value_name = "MAIL", requires = "acme_agree_terms", value_parser = contact)]
     acme_contact: Option<String>,
     /// What vouches for the authority's own server, in PEM form, if this machine does not know it

@@ -53,7 +53,7 @@ enum Action {
     Retry(authority::Retry),
     /// List the certificates for the application's domains, and which nodes hold them
     List {
-        /// Those of all applications, and of the platform
+        /// Show the certificates of all applications, and of the platform
         #[arg(long, conflicts_with = "app")]
         all: bool,
         #[command(flatten)]

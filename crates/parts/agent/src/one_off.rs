@@ -163,6 +163,8 @@ async fn start(
     let SessionFrame::Start(start) = first else { bail!("it did not say what to run") };
     ensure!(start.v == VERSION, "it does not speak {PROTOCOL}: use `cortex` of the node's version");
     ensure!(!context.is_shutting_down(), "the node is being stopped");
+    let adopts = "the node is starting, and looks for what ran before: try again in a moment";
+    ensure!(context.has_adopted(), adopts);
     let shown = shown(&start.command);
     let place = sessions::begin(context, order, &shown, start.detached)?;
     let Order { application, release, by, .. } = order;

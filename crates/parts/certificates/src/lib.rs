@@ -93,33 +93,43 @@ async fn follow(
     let (late, mut came) = mpsc::channel(EVENTS_MAX);
     read_all(context, &mut view, &events, &late).await?;
     let mut tidying = tokio::time::interval(TIDY_INTERVAL);
+    // Most that is written is of no interest here.
+    let mut stale = true;
     loop {
-        for event in view.changes(context.clock.now(), context) {
-            events.send(event).await?;
+        if std::mem::take(&mut stale) {
+            for event in view.changes(context.clock.now(), context) {
+                events.send(event).await?;
+            }
+            needs.send_if_modified(|known| {
+                let need = registrar::Need::of(&view);
+                let changed = *known != need;
+                *known = need;
+                changed
+            });
         }
-        needs.send_if_modified(|known| {
-            let need = registrar::Need::of(&view);
-            let changed = *known != need;
-            *known = need;
-            changed
-        });
         tokio::select! {
             change = watch.next() => match change {
                 None => return Ok(()),
                 Some(WatchEvent::Resync { .. }) => {
-                    view = View::default();
+                    let before = std::mem::take(&mut view);
                     read_all(context, &mut view, &events, &late).await?;
+                    tell_ends(context, &before, &view, &events).await?;
+                    stale = true;
                 }
                 Some(WatchEvent::Changed { key, value, .. }) => {
+                    stale = View::reads(&key);
                     note(&mut view, &events, &late, key, value).await?;
                 }
             },
-            // A large value whose bytes had to come from another node.
-            Some((key, value)) = came.recv() => {
-                note(&mut view, &events, &late, key, Some(value)).await?;
+            // A large value whose bytes had to come from another node; it may be another by now.
+            Some(key) = came.recv() => {
+                let value = context.store.lookup(&key).await?.map(|entry| entry.value);
+                note(&mut view, &events, &late, key, value).await?;
+                stale = true;
             }
             others = others(&mut alive) => events.send(Event::Alive(others)).await?,
             _ = tidying.tick() => {
+                stale = true;
                 let kept = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
                 for key in view.leftovers(context.clock.now(), kept) {
                     context.store.delete(key).await?;
@@ -138,11 +148,27 @@ async fn others(alive: &mut Option<watch::Receiver<BTreeSet<NodeId>>>) -> BTreeS
     }
 }
 
+/// Tells of records that ended while nothing was heard of the store.
+async fn tell_ends(
+    context: &CertificatesContext,
+    before: &View,
+    now: &View,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<()> {
+    for (key, ended) in before.ends_since(now) {
+        // Others are still to come from another node.
+        if context.store.lookup(&key).await?.is_none() {
+            events.send(ended).await?;
+        }
+    }
+    Ok(())
+}
+
 async fn read_all(
     context: &CertificatesContext,
     view: &mut View,
     events: &mpsc::Sender<Event>,
-    late: &mpsc::Sender<(model::Key, Value)>,
+    late: &mpsc::Sender<model::Key>,
 ) -> anyhow::Result<()> {
     // Settings first: whose a certificate is depends on them.
     for prefix in ["acme", "app", "node", "cluster::nodes", "cert"] {
@@ -160,20 +186,16 @@ async fn read_all(
 async fn note(
     view: &mut View,
     events: &mpsc::Sender<Event>,
-    late: &mpsc::Sender<(model::Key, Value)>,
+    late: &mpsc::Sender<model::Key>,
     key: model::Key,
     value: Option<Value>,
 ) -> anyhow::Result<()> {
-    let wanted = matches!(
-        model::TypedKey::parse(&key),
-        Some(model::TypedKey::Certificate(_) | model::TypedKey::AcmeOrder(_))
-    );
     if let Some(away @ Value::Away { .. }) = value {
         let late = late.clone();
-        if wanted {
+        if View::reads(&key) {
             runtime::task::spawn(async move {
-                if let Ok(here) = away.here().await {
-                    late.send((key, here)).await.ok();
+                if away.here().await.is_ok() {
+                    late.send(key).await.ok();
                 }
             });
         }

@@ -12,6 +12,9 @@ use crate::account::Accounts;
 use crate::proving::Records;
 use crate::{CertificatesContext, account, authority, leaf, ordering, peers, proving};
 
+/// Random bytes of a nonce: 128 bits, which nobody guesses.
+const NONCE_BYTES: usize = 16;
+
 pub struct TaskShell {
     steps: Steps,
     events: mpsc::Sender<Event>,
@@ -65,7 +68,7 @@ impl Steps {
         Ok(Some(match task {
             Task::Save(order) => self.save(name, &order).await,
             Task::Write { chain, key, .. } => self.write(name, chain, &key).await?,
-            Task::Check => self.check(name).await?,
+            Task::Check => self.check(name).await,
             Task::Withdraw { kind } => {
                 let (settings, _) = account::read(store).await.unwrap_or_default();
                 proving::withdraw(store, settings, &self.records, name, kind).await;
@@ -139,25 +142,29 @@ impl Steps {
         })
     }
 
-    async fn check(&self, name: &CertificateName) -> Result<Outcome, Problem> {
+    /// Never fails: a check that cannot be made has found nothing out, and is made again.
+    async fn check(&self, name: &CertificateName) -> Outcome {
         let CertificatesContext { store, members, .. } = &self.context;
         let (_, account) = account::read(store).await.unwrap_or_default();
-        let none = || Problem::new(kind::UNREACHABLE, "there is no account");
-        let thumbprint = account.ok_or_else(none)?.thumbprint;
-        let (by, found) = peers::find(members.as_ref(), name, &nonce(), &thumbprint).await;
+        let (Some(account), Ok(nonce)) = (account, nonce()) else {
+            let why = "there is no account, or no random number".into();
+            return Outcome::Checked(Arrival::Unknown { why });
+        };
+        let thumbprint = account.thumbprint;
+        let (by, found) = peers::find(members.as_ref(), name, &nonce, &thumbprint).await;
         let mut arrival = found.arrival();
         if self.context.https && matches!(arrival, Arrival::Unknown { .. }) {
             arrival = self.check_shown(name).await.unwrap_or(arrival);
         }
         tracing::debug!(%name, ?by, ?arrival, "certificates.arrival");
-        Ok(Outcome::Checked(arrival))
+        Outcome::Checked(arrival)
     }
 
     /// Finds out whether a name without a certificate comes here at port 443: nodes show there what
     /// they were given for it, and nothing else yet.
     async fn check_shown(&self, name: &CertificateName) -> Option<Arrival> {
         let CertificatesContext { store, members, clock, .. } = &self.context;
-        let digest = blake3::hash(nonce().as_bytes());
+        let digest = blake3::hash(nonce().ok()?.as_bytes());
         let shown = proving::show_certificate(store, *clock, name, digest.as_bytes()).await;
         let (key, hash) = shown.ok()?;
         peers::await_held(members.as_ref(), store, &key).await.ok();
@@ -211,9 +218,6 @@ impl Steps {
 }
 
 /// Returns a word that nobody can know before.
-pub fn nonce() -> String {
-    let mut bytes = [0; 16];
-    // The kernel's own randomness does not fail once the machine is up.
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok();
-    model::hex::to_hex(&bytes)
+pub fn nonce() -> std::io::Result<String> {
+    os::secret_file::random_hex(NONCE_BYTES)
 }

@@ -46,6 +46,40 @@ pub struct View {
 }
 
 impl View {
+    /// Returns whether a record of this key means anything here.
+    pub fn reads(key: &Key) -> bool {
+        matches!(
+            TypedKey::parse(key),
+            Some(
+                TypedKey::Spec(_)
+                    | TypedKey::Rollout(_)
+                    | TypedKey::Member(_)
+                    | TypedKey::Guest(_)
+                    | TypedKey::PublicAddresses(_)
+                    | TypedKey::AcmeSettings
+                    | TypedKey::AcmeAccount
+                    | TypedKey::AcmeOrder(_)
+                    | TypedKey::Certificate(_)
+            )
+        )
+    }
+
+    /// Returns what was there and is not in another view any more, as the orders are to be told.
+    pub fn ends_since(&self, now: &View) -> Vec<(Key, Event)> {
+        let had = self.issued.keys().chain(self.brought.keys());
+        let gone =
+            had.filter(|name| !now.issued.contains_key(*name) && !now.brought.contains_key(*name));
+        let certificates = gone.map(|name| {
+            let key = TypedKey::Certificate(name.clone()).key();
+            (key, Event::Certificate(name.clone(), None))
+        });
+        let gone = self.orders.keys().filter(|name| !now.orders.contains_key(*name));
+        let orders = gone.map(|name| {
+            (TypedKey::AcmeOrder(name.clone()).key(), Event::Order(name.clone(), None))
+        });
+        certificates.chain(orders).collect()
+    }
+
     /// Takes note of a record or of its end; returns what it is to the orders.
     pub fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<Event> {
         match TypedKey::parse(key)? {

@@ -16,6 +16,7 @@ mod deferred;
 pub mod endpoint;
 pub mod entry;
 pub mod far;
+mod field;
 mod files;
 mod forward;
 mod h2;

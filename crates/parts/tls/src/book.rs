@@ -165,8 +165,11 @@ impl CertificateBook {
         for (name, booked) in &self.certificates {
             if let CertificateName::Address(address) = name {
                 // Behind a gate that translates addresses, none looks like this node's.
-                if of_address.is_none() || (!is_here && here(*address)) {
-                    (of_address, is_here) = (Some(booked.served.clone()), here(*address));
+                if !is_here {
+                    is_here = here(*address);
+                    if is_here || of_address.is_none() {
+                        of_address = Some(booked.served.clone());
+                    }
                 }
                 continue;
             }

@@ -25,13 +25,13 @@ fn hsts(text: &str) -> Result<u64, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = text[..text.len() - unit.len()].parse::<u64>().ok();
     let factor = match unit {
-        "s" => 1,
-        "m" | "min" => 60,
-        "h" => 60 * 60,
-        "d" => DAY_SECONDS,
-        _ => u64::MAX,
+        "s" => Some(1),
+        "m" | "min" => Some(60),
+        "h" => Some(60 * 60),
+        "d" => Some(DAY_SECONDS),
+        _ => None,
     };
-    let seconds = number.and_then(|number| number.checked_mul(factor));
+    let seconds = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
     seconds.filter(|seconds| *seconds <= HSTS_DAYS_MAX * DAY_SECONDS).ok_or_else(|| {
         format!(
             "https.hsts: '{}' is not a time of at most {HSTS_DAYS_MAX} days; write '180d', or \
@@ -52,7 +52,20 @@ mod tests {
         {
             assert_eq!(hsts(text), Ok(expected), "{text}");
         }
-        for bad in ["", "d", "180", "732d", "1y", "-1d", "99999999999999999999d", "1 d", "ä"] {
+        for bad in [
+            "",
+            "d",
+            "180",
+            "732d",
+            "1y",
+            "-1d",
+            "99999999999999999999d",
+            "1 d",
+            "ä",
+            "0",
+            "0y",
+            "0 d",
+        ] {
             assert!(hsts(bad).unwrap_err().contains("https.hsts"), "{bad}");
         }
     }

@@ -132,7 +132,7 @@ async fn one(
 ) -> Result<DomainStatus, Problem> {
     // Without an account there is nothing that only this cluster answers; DNS is looked at anyway.
     let thumbprint = platform.thumbprint.clone().unwrap_or_default();
-    let nonce = certificates::nonce();
+    let nonce = certificates::nonce().map_err(|error| Problem::internal(error.to_string()))?;
     let (by, found) =
         certificates::find(platform.members.as_ref(), &name, &nonce, &thumbprint).await;
     let text = name.to_string();

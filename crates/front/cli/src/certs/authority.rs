@@ -21,7 +21,7 @@ pub struct Agree {
     /// The authority's directory [default: the one in use, or that of Let's Encrypt]
     #[arg(long, value_name = "URL", value_parser = directory)]
     directory: Option<String>,
-    /// Where the authority writes to you
+    /// The address at which the authority writes to you
     #[arg(long, value_name = "MAIL", value_parser = contact)]
     contact: Option<String>,
     /// What vouches for the authority's own server, in PEM form, if the nodes do not know it

@@ -5,6 +5,7 @@ use router_core::http::request::RequestHead;
 use router_core::routes;
 
 use super::{After, Connection};
+use crate::field::field;
 use crate::pace::WRITE_TIME_MAX;
 use crate::pages::Page;
 use crate::scope::Scope;
@@ -15,7 +16,7 @@ use tls::book::CHALLENGE_PATH;
 
 /// The field by which something in front that ended TLS says so. Where it is there, a redirect
 /// would lead here again.
-const FORWARDED_PROTO: &[u8] = b"x-forwarded-proto:";
+const FORWARDED_PROTO: &str = "X-Forwarded-Proto";
 /// The port that is not written in an address of HTTPS.
 const HTTPS_PORT: u16 = 443;
 
@@ -142,11 +143,7 @@ impl Connection {
 
 /// Returns whether something in front says that its client came with TLS.
 fn comes_from_tls(head: &[u8]) -> bool {
-    head.split(|byte| *byte == b'\n').any(|line| {
-        let name = line.get(..FORWARDED_PROTO.len());
-        name.is_some_and(|name| name.eq_ignore_ascii_case(FORWARDED_PROTO))
-            && line[FORWARDED_PROTO.len()..].trim_ascii().eq_ignore_ascii_case(b"https")
-    })
+    field(head, FORWARDED_PROTO).is_some_and(|value| value.eq_ignore_ascii_case(b"https"))
 }
 
 #[cfg(test)]

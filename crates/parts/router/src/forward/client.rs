@@ -10,6 +10,7 @@ use router_core::{fair, request_key};
 
 use super::exchange::Exchange;
 use crate::connection::platform::HSTS;
+use crate::field::field;
 use crate::queue::Place;
 use router_core::http::body::Body;
 
@@ -56,7 +57,7 @@ impl Exchange<'_> {
     /// (RFC 6797). Where the application says something of that itself, this says nothing.
     pub(super) fn give_hsts(&self, answer: &mut Vec<u8>) {
         let Some(seconds) = self.connection.hsts(&self.application) else { return };
-        if has_field(answer, HSTS) || !answer.ends_with(b"\r\n\r\n") {
+        if field(answer, HSTS).is_some() || !answer.ends_with(b"\r\n\r\n") {
             return;
         }
         answer.truncate(answer.len() - 2);
@@ -90,14 +91,6 @@ impl Exchange<'_> {
         let through_router = self.connection.asker.is_router();
         request_key::client(self.out, self.connection.peer.ip(), through_router)
     }
-}
-
-fn has_field(head: &[u8], name: &str) -> bool {
-    head.split(|byte| *byte == b'\n').any(|line| {
-        let start = line.get(..name.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()))
-            && line.get(name.len()) == Some(&b':')
-    })
 }
 
 fn cookie_value(session: u64) -> String {

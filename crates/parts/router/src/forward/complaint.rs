@@ -8,6 +8,7 @@ use router_core::http::response::BadResponse;
 use super::exchange::{Counts, Exchange};
 use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
+use crate::field::field;
 use crate::pages;
 
 /// The characters of a target that are told: enough to find it by.
@@ -86,12 +87,7 @@ impl Exchange<'_> {
 
     /// Returns a field of the head as an instance gets it.
     fn field(&self, name: &str) -> Option<&str> {
-        let mut lines = self.out.split(|byte| *byte == b'\n').skip(1).map(<[u8]>::trim_ascii_end);
-        let found = lines.by_ref().take_while(|line| !line.is_empty()).find_map(|line| {
-            let rest = line.get(name.len()..)?.strip_prefix(b":")?;
-            line[..name.len()].eq_ignore_ascii_case(name.as_bytes()).then_some(rest)
-        });
-        std::str::from_utf8(found?.trim_ascii()).ok()
+        std::str::from_utf8(field(self.out, name)?).ok()
     }
 
     /// Returns the path that was asked for, without what may be nobody's business behind `?`.
