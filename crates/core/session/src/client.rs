@@ -102,10 +102,6 @@ impl Client {
         }
     }
 
-    pub fn is_attached(&self) -> bool {
-        self.link == Link::Attached
-    }
-
     /// Begins on a fresh connection, on which the command is started first if `starts`.
     pub fn connect(&mut self, now: Timestamp, starts: bool, out: &mut BytesMut) {
         let received = self.received;

@@ -338,10 +338,6 @@ impl Holder {
         }
     }
 
-    pub fn is_finished(&self) -> bool {
-        self.end.is_some()
-    }
-
     /// Appends what there is to say to the client that is attached, until `out` has this length.
     pub fn speak(&mut self, out: &mut BytesMut, length: usize) {
         let Some(attachment) = &mut self.attachment else { return };

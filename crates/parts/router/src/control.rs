@@ -7,6 +7,7 @@ mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
         read: false,
         draining: BTreeMap::new(),
         told: BTreeSet::new(),
-        behind: BTreeSet::new(),
+        behind: BTreeMap::new(),
         listens: None,
         shared,
         records,
@@ -98,8 +99,8 @@ struct Control {
     draining: BTreeMap<ApplicationName, BTreeSet<IncarnationKey>>,
     /// Drained incarnations that the board already names.
     told: BTreeSet<IncarnationKey>,
-    /// The applications of which older files are served.
-    behind: BTreeSet<ApplicationName>,
+    /// The sites of which older files are served, and what will say that the build is whole.
+    behind: BTreeMap<ApplicationName, PathBuf>,
     /// The table's ports that were last seen to; another map is another state.
     listens: Option<Arc<BTreeMap<PortId, ApplicationName>>>,
 }
@@ -133,7 +134,8 @@ impl Control {
                 _ = validity.tick(), if self.shared.secure.is_some() => renewed = true,
             }
             self.shared.faults.check_async(FAIL_POINT).await?;
-            let mut affected = self.behind.clone();
+            let whole = self.behind.iter().filter(|(_, mark)| mark.is_file());
+            let mut affected: BTreeSet<_> = whole.map(|(name, _)| name.clone()).collect();
             for change in batch.drain(..) {
                 match change {
                     RecordChange::One(key, value)
@@ -217,9 +219,9 @@ impl Control {
                 .book
                 .describe(name)
                 .map(|description| Arc::new(self.build(description, old.as_ref(), live)));
-            match new.as_ref().is_some_and(|new| new.is_behind) {
-                true => drop(self.behind.insert(name.clone())),
-                false => drop(self.behind.remove(name)),
+            match new.as_ref().and_then(|new| new.awaits.clone()) {
+                Some(mark) => drop(self.behind.insert(name.clone(), mark)),
+                None => drop(self.behind.remove(name)),
             }
             match &new {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
@@ -358,7 +360,7 @@ impl Control {
         // A newer node may know more strategies.
         let balance =
             balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy);
-        let Site { roots, statics, is_built, is_behind } =
+        let Site { roots, statics, is_built, awaits } =
             Site::of(&description, &self.shared.layout, old.map(|old| &**old));
         let mut services = BTreeMap::new();
         for (one, far) in description.services.into_iter().zip(far_services) {
@@ -384,7 +386,7 @@ impl Control {
             endpoints,
             far,
             has_files,
-            is_behind,
+            awaits,
             unreachable: description.unreachable,
             limits: Limits::new(&settings.requests),
             balance,

@@ -2,6 +2,7 @@
 //! endpoints. A change copies the shards that it touches; threads swap to the new snapshot at once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +59,9 @@ pub struct RoutedApplication {
     pub unreachable: bool,
     /// Whether static files are found on this machine, if anywhere.
     pub has_files: bool,
-    /// Whether this machine has not built the site that serves, and older files are served.
-    pub is_behind: bool,
+    /// The mark of a site's build that is still to be made here; until then older files are served,
+    /// or none.
+    pub awaits: Option<PathBuf>,
     pub queue: Arc<Queue>,
     /// The team that it belongs to.
     pub team: Option<TeamName>,
@@ -109,7 +111,7 @@ impl RoutedApplication {
             far: Vec::new(),
             unreachable: false,
             has_files: false,
-            is_behind: false,
+            awaits: None,
             queue: queue.clone(),
             team: None,
             https: HttpsSettings::default(),

@@ -263,6 +263,30 @@ proptest! {
     }
 }
 
+#[test]
+fn a_client_that_is_still_printing_after_the_end_waits_for_nobody() {
+    let mut client = Client::new(None, Timestamp(0));
+    client.connect(Timestamp(0), false, &mut BytesMut::new());
+    let attached = Attached {
+        v: VERSION,
+        attachment: 1,
+        output: 0,
+        input: 0,
+        taken: 0,
+        signals: 0,
+        terminal: false,
+        detached: false,
+    };
+    client.hear(Timestamp(0), SessionFrame::Attached(attached)).unwrap();
+    let bytes = Bytes::from_static(b"pages of it");
+    let end = SessionEnd { code: 0, how: String::new(), output: bytes.len() as u64 };
+    client.hear(Timestamp(0), SessionFrame::Output { offset: 0, bytes }).unwrap();
+    assert!(client.deadline().is_some());
+    client.hear(Timestamp(0), SessionFrame::Exit(end)).unwrap();
+    assert_eq!((client.end(), client.deadline()), (None, None), "it is not printed yet");
+    assert!(client.tick(Timestamp(0).after(SILENCE_MAX * 2), &mut BytesMut::new()));
+}
+
 /// A frame whose numbers are near those that are right, or far from them.
 fn lie() -> impl Strategy<Value = SessionFrame> {
     let number = || prop_oneof![4 => 0u64..20, 1 => Just(u64::MAX - 100)];

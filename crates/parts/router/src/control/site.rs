@@ -1,6 +1,7 @@
 //! Sites of files alone. Each node builds one for itself, after the node that rolls it out: until
 //! the release that serves is whole here, what was served before is served on.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use model::release::StaticMount;
@@ -18,8 +19,9 @@ pub(super) struct Site {
     pub roots: Option<Roots>,
     pub statics: Vec<StaticMount>,
     pub is_built: bool,
-    /// Whether they are those of an earlier release.
-    pub is_behind: bool,
+    /// The mark of the build that is still to be made, if they are those of an earlier release, or
+    /// none.
+    pub awaits: Option<PathBuf>,
 }
 
 impl Site {
@@ -29,25 +31,24 @@ impl Site {
         old: Option<&RoutedApplication>,
     ) -> Site {
         let (name, build) = (&description.name, description.build.as_ref());
-        let before = old.filter(|_| description.processes == Processes::FilesOnly);
-        let before = before
-            .and_then(Site::before)
-            .filter(|_| build.is_some_and(|build| !layout.build_mark(name, build).is_file()));
-        before.unwrap_or_else(|| Site {
-            roots: build.map(|build| Roots {
-                build: layout.build(name, build),
-                persist: layout.persist(name),
-            }),
-            statics: description.statics.clone(),
-            is_built: description.is_built,
-            is_behind: false,
-        })
+        let is_site = description.processes == Processes::FilesOnly;
+        let mark = build.filter(|_| is_site).map(|build| layout.build_mark(name, build));
+        let awaits = mark.filter(|mark| !mark.is_file());
+        if let Some(before) = old.filter(|_| awaits.is_some()).and_then(Site::before) {
+            return Site { awaits, ..before };
+        }
+        // A file that is looked for too early would be remembered as one that is not there.
+        let roots = build
+            .filter(|_| awaits.is_none())
+            .map(|build| Roots { build: layout.build(name, build), persist: layout.persist(name) });
+        let (statics, is_built) = (description.statics.clone(), description.is_built);
+        Site { roots, statics, is_built, awaits }
     }
 
     /// Returns what is served while the next release is built.
     fn before(old: &RoutedApplication) -> Option<Site> {
         let roots = old.roots.clone().filter(|_| old.processes == Processes::FilesOnly)?;
         let (statics, is_built) = (old.statics.clone(), old.is_built);
-        Some(Site { roots: Some(roots), statics, is_built, is_behind: true })
+        Some(Site { roots: Some(roots), statics, is_built, awaits: None })
     }
 }

@@ -23,6 +23,9 @@ impl Site {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, name).unwrap();
         }
+        let mark = world.layout.build_mark(&app(), &BuildId::Of(release_id()));
+        std::fs::create_dir_all(mark.parent().unwrap()).unwrap();
+        std::fs::write(mark, "").unwrap();
         let mount = StaticMount {
             prefix: "/".into(),
             directory: directory.into(),
