@@ -29,6 +29,8 @@ const ALL_FETCHES_MAX: usize = 12;
 const ASK_MAX: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// The longest pause while a node may have the value that gave no answer: a reader waits for it.
+const OPEN_RETRY_MAX: Duration = Duration::from_secs(2);
 /// The time between two looks at everything that is missing.
 const LINE_PAUSE: Duration = Duration::from_millis(50);
 /// The number of values put off at a time; beyond it all are tried again.
@@ -51,6 +53,9 @@ pub trait MissingValues: Send + Sync + 'static {
 struct PutOff {
     until: Instant,
     pause: Duration,
+    /// Whether some node may have the value that gave no answer: its readers wait until it does, or
+    /// cannot be reached any more.
+    is_open: bool,
 }
 
 pub struct Schedule {
@@ -188,20 +193,27 @@ impl Schedule {
             // Only peers that can be reached now are asked.
             self.meet_peers();
             let chosen = self.take_present(fetch_board, chosen).await;
+            // A reader is not told what was true when the line was formed.
+            let is_known = |value: &ValueName| {
+                let holders = self.holders.get(value);
+                holders.is_some_and(|known| !known.is_empty() || !fetch_board.is_awaited(value))
+            };
             let unknown: Vec<ValueName> =
-                chosen.iter().filter(|v| !self.holders.contains_key(v)).copied().collect();
-            if !unknown.is_empty() {
-                self.find_holders(&unknown).await;
-            }
+                chosen.iter().filter(|value| !is_known(value)).copied().collect();
+            let all_answered = match unknown.is_empty() {
+                true => true,
+                false => self.find_holders(&unknown).await,
+            };
             for value in chosen {
                 match self.holders.remove(&value) {
                     Some(holders) if !holders.is_empty() => self.start(fetch_board, value, holders),
+                    _ if !all_answered => self.put_off(value, true),
                     _ => {
                         let why = match self.reachable.len() {
                             0 => "no other node can be reached".to_string(),
                             n => format!("none of the {n} nodes that can be reached has it"),
                         };
-                        self.put_off(value);
+                        self.put_off(value, false);
                         fetch_board.report(&value, FetchProgress::Failed(why));
                     }
                 }
@@ -220,7 +232,11 @@ impl Schedule {
             }
             None => true,
         });
-        chosen.retain(|value| !self.running.contains_key(value));
+        let now = Instant::now();
+        let is_open = |value: &ValueName| {
+            self.put_off.get(value).is_some_and(|put_off| put_off.is_open && put_off.until > now)
+        };
+        chosen.retain(|value| !self.running.contains_key(value) && !is_open(value));
         chosen.truncate(ALL_FETCHES_MAX.saturating_sub(self.running.len()));
         let mut places = FETCHES_MAX.saturating_sub(self.running.len() + chosen.len());
         let is_large = |value: &ValueName| value.size > LARGE_BYTES;
@@ -263,8 +279,9 @@ impl Schedule {
         away.into_iter().map(|(value, _)| value).collect()
     }
 
-    /// Asks every reachable peer which values it has, also for the next ones in line.
-    async fn find_holders(&mut self, first: &[ValueName]) {
+    /// Asks every reachable peer which values it has, also for the next ones in line. Returns
+    /// whether all have answered.
+    async fn find_holders(&mut self, first: &[ValueName]) -> bool {
         let mut asked = first.to_vec();
         asked.extend(self.line.iter().take(ASKED_MAX.saturating_sub(first.len())));
         let hashes: Vec<[u8; 32]> = asked.iter().map(|value| value.hash).collect();
@@ -275,6 +292,7 @@ impl Schedule {
         .await;
         // An empty list counts as known: that value is put off when its turn comes.
         self.holders = asked.iter().map(|value| (*value, Vec::new())).collect();
+        let mut all_answered = true;
         for (peer, answer) in answers {
             match answer {
                 Ok(held) => {
@@ -282,9 +300,13 @@ impl Schedule {
                         self.holders.entry(*value).or_default().push(peer.clone());
                     }
                 }
-                Err(error) => tracing::debug!(%peer, %error, "bulk.not_asked"),
+                Err(error) => {
+                    all_answered = false;
+                    tracing::debug!(%peer, %error, "bulk.not_asked");
+                }
             }
         }
+        all_answered
     }
 
     fn start(&mut self, fetch_board: &Arc<FetchBoard>, value: ValueName, holders: Vec<NodeId>) {
@@ -299,13 +321,14 @@ impl Schedule {
         self.running.insert(value, self.tasks.spawn(work));
     }
 
-    fn put_off(&mut self, value: ValueName) {
+    fn put_off(&mut self, value: ValueName, is_open: bool) {
         if self.put_off.len() >= PUT_OFF_MAX {
             self.put_off.clear();
         }
         let before = self.put_off.get(&value).map(|put_off| put_off.pause * 2);
-        let pause = before.unwrap_or(RETRY_FIRST).min(RETRY_MAX);
-        self.put_off.insert(value, PutOff { until: Instant::now() + pause, pause });
+        let max = if is_open { OPEN_RETRY_MAX } else { RETRY_MAX };
+        let pause = before.unwrap_or(RETRY_FIRST).min(max);
+        self.put_off.insert(value, PutOff { until: Instant::now() + pause, pause, is_open });
     }
 
     fn conclude(
@@ -332,8 +355,14 @@ impl Schedule {
                 }
                 Err(error) => {
                     tracing::warn!(value = value.text(), size = value.size, %error, "bulk.put_off");
-                    self.put_off(value);
-                    fetch_board.report(&value, FetchProgress::Failed(error.to_string()));
+                    // A node whose streams end may be starting again, and one that has lost the
+                    // value since may not be the only one that had it.
+                    let is_open =
+                        matches!(error, BulkError::Cut(_) | BulkError::Stalled | BulkError::Lacks);
+                    self.put_off(value, is_open);
+                    if !is_open {
+                        fetch_board.report(&value, FetchProgress::Failed(error.to_string()));
+                    }
                 }
             }
         }

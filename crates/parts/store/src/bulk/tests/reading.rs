@@ -166,6 +166,52 @@ async fn a_reader_of_a_value_that_nobody_has_is_told_and_it_comes_later() {
 }
 
 #[tokio::test]
+async fn a_reader_waits_for_a_node_that_gives_no_answer_until_it_does_or_is_gone() {
+    let (from, to) = (Node::new(), Node::new());
+    let name = from.store(&bytes(100_000, 1));
+    let peers = Peers::of(&[&from]);
+    let mute = |streams| std::iter::repeat_n(Fate { cut_after: Some(0), flip: None }, streams);
+    peers.fates(0, mute(7));
+    let fetching = Fetching::start(&to, &peers, &Wishes::of(&[name]));
+    assert!(read(&fetching.value(name)).await.unwrap() == bytes(100_000, 1));
+
+    let peers = Peers::of(&[&from]);
+    peers.fates(0, mute(10_000));
+    let fetching = Fetching::start(&to, &peers, &Wishes::of(&[]));
+    let gone = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        peers.set_down(0, true);
+        fetching.0.look_again();
+    };
+    let value = fetching.value(ValueName { hash: [9; 32], size: 100_000 });
+    let (told, ()) = tokio::join!(read(&value), gone);
+    let text = told.unwrap_err().to_string();
+    assert!(text.contains("no other node can be reached"), "{text}");
+}
+
+#[tokio::test]
+async fn a_reader_gets_what_a_node_has_had_since_it_was_asked() {
+    let (from, to) = (Node::new(), Node::new());
+    let mut names: Vec<ValueName> = (0..4).map(|n| from.store(&bytes(SPAN, n))).collect();
+    let late = bytes(100_000, 9);
+    names.push(Node::new().store(&late));
+    let peers = Peers::of(&[&from]);
+    // All places are taken by values that come to nothing.
+    let short = Fate { cut_after: Some(10), flip: None };
+    peers.fates(0, std::iter::once(Fate::default()).chain(std::iter::repeat_n(short, 10_000)));
+    let fetching = Fetching::start(&to, &peers, &Wishes::of(&names));
+    let begun = async {
+        while !names[..4].iter().any(|name| to.partial(name).exists()) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(PATIENCE, begun).await.expect("they are begun");
+    from.store(&late);
+    peers.forget();
+    assert!(read(&fetching.value(names[4])).await.unwrap() == late);
+}
+
+#[tokio::test]
 async fn a_node_without_peers_says_so_at_once() {
     let fetch_board = FetchBoard::new(Node::new().values.clone());
     let name = ValueName { hash: [1; 32], size: 10_000 };
