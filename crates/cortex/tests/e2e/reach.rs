@@ -149,6 +149,10 @@ fn somebody_elsewhere_works_with_what_is_theirs_until_their_token_ends() {
     let project = laptop.project();
     let pushed = laptop.run(&["push", project.to_str().expect("UTF-8"), "-a", NAME]).succeeded();
     assert!(pushed.stdout.starts_with("http://"), "{pushed:?}");
+    // Of what the platform has nothing is sent again.
+    fs::write(project.join("new.txt"), "new").expect("it can be written");
+    let pushed = laptop.run(&["push", project.to_str().expect("UTF-8"), "-a", NAME]).succeeded();
+    pushed.saying(&["1.0 kB of", "are new to the platform"]);
     laptop.cortex(&["scale", "-a", NAME, "web=1", "count=1"]);
     one.await_ready(NAME, "count", 1);
     let ran = laptop.run(&["run", "-a", NAME, "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);

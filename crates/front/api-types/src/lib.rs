@@ -2,6 +2,7 @@
 
 pub mod authority;
 pub mod certificates;
+pub mod delta;
 pub mod export;
 pub mod login;
 pub mod people;

@@ -37,6 +37,7 @@ mod routes;
 mod run;
 mod sessions;
 mod socket;
+mod sources;
 mod status;
 mod table;
 mod team_limits;
@@ -290,6 +291,7 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/apps/{app}/restart", Right::Restart, processes::restart)
         .get("/v1/apps/{app}/releases", Right::SeeApplication, releases::list)
         .post("/v1/apps/{app}/releases", Right::Push, upload::push)
+        .post_unrecorded("/v1/apps/{app}/sources/known", Right::Push, sources::known)
         .get("/v1/apps/{app}/releases/{id}/progress", Right::SeeApplication, progress::stream)
         .post("/v1/apps/{app}/rollback", Right::Push, rollback::rollback)
         .get("/v1/apps/{app}/config", Right::ReadVariables, config::list)

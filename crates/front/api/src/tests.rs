@@ -8,6 +8,7 @@ pub mod fixture;
 mod people;
 mod ports;
 mod refused;
+mod sources;
 mod walk;
 
 use std::net::TcpListener;

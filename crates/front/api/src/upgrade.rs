@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::nodes::ClusterView;
 use super::problem::Problem;
+use super::sources::Assembly;
 use super::upload::{blocking, receive};
 use super::{Api, Shared, records};
 use api_types::{NodeVitals, PortRow, UpgradeRow, UpgradeShown};
@@ -57,7 +58,7 @@ pub async fn start(
 ) -> Result<Json<UpgradeShown>, Problem> {
     upgrading(&api)?;
     // The body is read first of all: a client that still sends would not see an answer.
-    let upload = receive(api.store.writer().await?, body).await?;
+    let upload = receive(Assembly::new(api.store.writer().await?, None), body).await?;
     let limit_ms = query.within_seconds.map_or(LIMIT_MS, |seconds| seconds.saturating_mul(1000));
     if !(LIMIT_MIN_MS..=LIMIT_MAX_MS).contains(&limit_ms) {
         let (least, most) = (LIMIT_MIN_MS / 1000, LIMIT_MAX_MS / 1000);

@@ -24,9 +24,10 @@ use super::caller::Caller;
 use super::problem::{Problem, storage};
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
+use super::sources::{self, Assembly};
 use super::{Api, Shared, archive, domains, isolation, ports, team_limits};
 use api_types::Released;
-use store::{StoreError, ValueFile, ValueWriter};
+use store::{ValueFile, ValueWriter};
 
 /// The largest archive. Heroku's limit for a slug is 500 MB compressed; larger sources hold files
 /// that are not source.
@@ -53,6 +54,10 @@ pub struct PushQuery {
     /// Whether to build it although the same build exists.
     #[serde(default)]
     rebuild: bool,
+    /// The sources that the body, a delta, is made of, with commas between them; without them it is
+    /// the archive.
+    #[serde(default)]
+    bases: Option<String>,
 }
 
 pub async fn push(
@@ -65,20 +70,22 @@ pub async fn push(
     let name: ApplicationName = name.parse()?;
     let existing = records::find(&*api.store, &name).await?;
     let forced = existing.and_then(|app| app.spec.framework);
-    let upload = receive(api.store.writer().await.map_err(Problem::from)?, body).await?;
+    let bases = sources::named(&api, &name, query.bases.as_deref()).await?;
+    let writer = api.store.writer().await.map_err(Problem::from)?;
+    let upload = receive(Assembly::new(writer, bases), body).await?;
     let hint = name.to_string();
     let (plan, file) = blocking(move || examine(upload, forced.as_deref(), &hint)).await?;
     release(&api, name, plan, file, caller, query).await
 }
 
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
-pub(super) async fn receive(mut writer: ValueWriter, body: Body) -> Result<ValueWriter, Problem> {
+pub(super) async fn receive(mut assembly: Assembly, body: Body) -> Result<ValueWriter, Problem> {
     let (chunks, mut waiting) = mpsc::channel::<Bytes>(CHUNKS_WAITING_MAX);
-    let disk = runtime::task::spawn_blocking(move || -> Result<ValueWriter, StoreError> {
+    let disk = runtime::task::spawn_blocking(move || {
         while let Some(chunk) = waiting.blocking_recv() {
-            writer.write(&chunk)?;
+            assembly.push(&chunk)?;
         }
-        Ok(writer)
+        Ok::<Assembly, Problem>(assembly)
     });
     let mut body = body.into_data_stream();
     let mut size = 0;
@@ -106,14 +113,14 @@ pub(super) async fn receive(mut writer: ValueWriter, body: Body) -> Result<Value
         }
     }
     drop(chunks);
-    let writer = disk.await.map_err(|error| Problem::internal(error.to_string()))??;
+    let assembly = disk.await.map_err(|error| Problem::internal(error.to_string()))??;
     match cut {
-        None => Ok(writer),
+        None => assembly.finish(),
         Some(problem) => Err(problem),
     }
 }
 
-fn too_large() -> Problem {
+pub(super) fn too_large() -> Problem {
     let gib = ARCHIVE_BYTES_MAX / (1024 * 1024 * 1024);
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,

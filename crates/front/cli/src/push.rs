@@ -1,24 +1,21 @@
 //! `cortex push [DIR]`.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+mod chunks;
+mod spooled;
 
-use anyhow::Context;
-use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use clap::Args;
 use hyper::Method;
 use model::ApplicationName;
-use tokio::sync::mpsc;
 
 use super::{App, Session, deploy, output};
 use api_types::Released;
+use chunks::{Chunks, Unwanted, pack};
 use client::{ClientError, encode};
 use source::{Source, Vcs};
-
-/// The size of the pieces in which the archive travels.
-const CHUNK_BYTES: usize = 64 * 1024;
-/// Pieces that wait between packing and sending.
-const CHUNKS_WAITING_MAX: usize = 16;
+use spooled::Spooled;
 
 #[derive(Debug, Args)]
 pub struct Push {
@@ -106,9 +103,8 @@ async fn push(
     name: &ApplicationName,
     repeat: Repeat,
 ) -> anyhow::Result<()> {
-    for warning in source.uncommitted.iter().chain(&source.warnings) {
-        output::say(&format!("Warning: {warning}"));
-    }
+    warn(source.uncommitted.as_slice());
+    warn(&source.warnings);
     let note = source.note.clone();
     output::say(&format!("-----> Pushing {name}: {note}"));
     let revision = source.revision.as_deref().map(|id| format!("&revision={}", encode(id)));
@@ -120,17 +116,9 @@ async fn push(
         repeat == Repeat::Rebuilt,
         revision.unwrap_or_default()
     );
-    let (chunks, packed) = pack(source);
-    let uploaded = tokio::select! {
-        uploaded = session.client.upload::<Released>(Method::POST, &path, chunks) => uploaded,
+    let released = tokio::select! {
+        released = send(session, Arc::new(source), name, &path) => released?,
         _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted: nothing was pushed"),
-    };
-    let packed = packed.await.unwrap_or_else(|error| Err(error.into()));
-    let late = packed.as_deref().unwrap_or_default();
-    late.iter().for_each(|warning| output::say(&format!("Warning: {warning}")));
-    let released = match uploaded {
-        Ok(released) => released,
-        Err(error) => return Err(cause(error, packed)),
     };
     describe(&released);
     if released.unchanged {
@@ -139,6 +127,35 @@ async fn push(
         return released.url.as_deref().map_or(Ok(()), output::print);
     }
     deploy::follow(session, &released, deploy::Url::Printed).await
+}
+
+/// Sends the archive: to the node of this machine as it is packed, over a network what the cluster
+/// does not have of it.
+async fn send(
+    session: &Session,
+    source: Arc<Source>,
+    name: &ApplicationName,
+    path: &str,
+) -> anyhow::Result<Released> {
+    if !session.client.is_local()
+        && let Some((spooled, late)) = Spooled::new(source.clone()).await?
+    {
+        warn(&late);
+        return spooled.send(session, name, path).await;
+    }
+    let (chunks, packed) = pack(move |chunks| source.write(chunks));
+    let uploaded = upload(session, path, chunks).await;
+    let packed = packed.await.unwrap_or_else(|error| Err(error.into()));
+    warn(packed.as_deref().unwrap_or_default());
+    uploaded.map_err(|error| cause(error, packed))
+}
+
+async fn upload(session: &Session, path: &str, chunks: Chunks) -> anyhow::Result<Released> {
+    session.client.upload(Method::POST, path, chunks).await
+}
+
+fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| output::say(&format!("Warning: {warning}")));
 }
 
 fn describe(released: &Released) {
@@ -176,58 +193,6 @@ fn cause(upload: anyhow::Error, packed: anyhow::Result<Vec<String>>) -> anyhow::
     match packed {
         Err(packing) if packing.downcast_ref::<Unwanted>().is_none() => packing,
         _ => upload,
-    }
-}
-
-type Chunks = std::pin::Pin<Box<dyn futures_util::Stream<Item = io::Result<Bytes>> + Send>>;
-
-/// Packs the source on a thread of its own, at most a few pieces ahead of the socket.
-fn pack(source: Source) -> (Chunks, tokio::task::JoinHandle<anyhow::Result<Vec<String>>>) {
-    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let packed = runtime::task::spawn_blocking(move || {
-        let mut chunks = ChunkWriter { sender, buffer: Vec::with_capacity(CHUNK_BYTES) };
-        let written = source
-            .write(&mut chunks)
-            .and_then(|late| chunks.flush().map(|()| late).map_err(Into::into));
-        if written.is_err() {
-            // The stream must end as broken, not as complete.
-            let broken = io::Error::other("the source could not be packed");
-            chunks.sender.blocking_send(Err(broken)).ok();
-        }
-        written.context("the source cannot be packed")
-    });
-    let chunks = futures_util::stream::unfold(receiver, |mut receiver| async {
-        Some((receiver.recv().await?, receiver))
-    });
-    (Box::pin(chunks), packed)
-}
-
-/// The error that the node stopped reading; the node's own answer says why.
-#[derive(Debug, thiserror::Error)]
-#[error("the node stopped reading")]
-struct Unwanted;
-
-struct ChunkWriter {
-    sender: mpsc::Sender<io::Result<Bytes>>,
-    buffer: Vec<u8>,
-}
-
-impl Write for ChunkWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = bytes.len().min(CHUNK_BYTES - self.buffer.len());
-        self.buffer.extend_from_slice(&bytes[..count]);
-        if self.buffer.len() == CHUNK_BYTES {
-            self.flush()?;
-        }
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
-        let full = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES));
-        self.sender.blocking_send(Ok(full.into())).map_err(|_| io::Error::other(Unwanted))
     }
 }
 

@@ -115,11 +115,11 @@ impl Source {
 
     /// Writes the archive: the same source gives the same bytes. Returns warnings about what was
     /// packed.
-    pub fn write(self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
+    pub fn write(&self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
         let mut packer = Packer::new(to);
-        let mut warnings = match self.content {
+        let mut warnings = match &self.content {
             PushedContent::Directory(directory) => {
-                directory::write(&directory, &mut packer)?;
+                directory::write(directory, &mut packer)?;
                 Vec::new()
             }
             PushedContent::Revision(revision) => revision.write(&mut packer)?,

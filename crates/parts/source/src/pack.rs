@@ -47,14 +47,14 @@ impl<'a> Packer<'a> {
         self.append(header(EntryType::Regular, mode, size), path, content)
     }
 
-    /// Packs an entry of a version control system's own archive, with its time and mode.
+    /// Packs an entry of a version control system's own archive, with its mode. Its time is that of
+    /// the commit: with it, each commit would change every file.
     pub fn copy(&mut self, path: &Path, entry: Entry<'_, impl Read>) -> io::Result<()> {
         let from = entry.header().clone();
-        let (mode, mtime) = (from.mode()?, from.mtime()?);
+        let mode = from.mode()?;
         let kind = from.entry_type();
         let size = if kind.is_file() { entry.size() } else { 0 };
         let mut header = header(kind, mode, size);
-        header.set_mtime(mtime);
         if kind.is_symlink() || kind.is_hard_link() {
             self.note(path);
             let target = entry.link_name()?.unwrap_or_default().into_owned();

@@ -341,7 +341,7 @@ impl Revision {
         Ok(ignored)
     }
 
-    pub fn write(self, packer: &mut Packer<'_>) -> anyhow::Result<Vec<String>> {
+    pub fn write(&self, packer: &mut Packer<'_>) -> anyhow::Result<Vec<String>> {
         if self.place.kind == VersionControl::Git {
             return git::write(&self.parts, &self.ignored, packer);
         }
@@ -359,8 +359,7 @@ impl Revision {
                 &self.id,
                 "-I",
             ],
-            // Without `--per-file-timestamps` the files would carry the time of the export.
-            _ => &["export", "--format=tar", "--per-file-timestamps", "--root=", "-r", &self.id],
+            _ => &["export", "--format=tar", "--root=", "-r", &self.id],
         };
         let mut arguments: Vec<&OsStr> = line.iter().map(OsStr::new).collect();
         arguments.extend((self.place.kind == VersionControl::Hg).then_some(place.as_os_str()));

@@ -260,6 +260,8 @@ async fn every_change_is_recorded_but_those_that_must_not_wait_for_the_store() {
             "POST /v1/cluster/sync",
             // It asks an authority what its terms are, and changes nothing.
             "POST /v1/authority/terms",
+            // It asks what a push need not send.
+            "POST /v1/apps/{app}/sources/known",
             "POST /v1/fail-points/{name}",
         ]
     );
