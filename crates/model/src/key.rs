@@ -206,6 +206,7 @@ pub enum TypedKey {
     Drained(NodeId),
     NodeInfo(NodeId),
     NodeLoad(NodeId),
+    NodeDisk(NodeId),
     /// The binary that all nodes are to run.
     Roll,
     /// The bytes of that binary.
@@ -309,6 +310,7 @@ impl TypedKey {
             TypedKey::Drained(node) => format!("cluster::drained::{node}"),
             TypedKey::NodeInfo(node) => format!("node::{node}::info"),
             TypedKey::NodeLoad(node) => format!("node::{node}::load"),
+            TypedKey::NodeDisk(node) => format!("node::{node}::disk"),
             TypedKey::Roll => "cluster::upgrade".into(),
             TypedKey::Binary(hash) => format!("cluster::binary::{hash}"),
             TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
@@ -391,6 +393,7 @@ impl TypedKey {
             ["cluster", "drained", node] => TypedKey::Drained(node.parse().ok()?),
             ["node", node, "info"] => TypedKey::NodeInfo(node.parse().ok()?),
             ["node", node, "load"] => TypedKey::NodeLoad(node.parse().ok()?),
+            ["node", node, "disk"] => TypedKey::NodeDisk(node.parse().ok()?),
             ["cluster", "destroyed", app, created_at] => {
                 let created_at = Timestamp(created_at.parse().ok()?);
                 TypedKey::Destroyed(app.parse().ok()?, created_at)
@@ -463,6 +466,7 @@ impl TypedKey {
             | TypedKey::Drained(_)
             | TypedKey::NodeInfo(_)
             | TypedKey::NodeLoad(_)
+            | TypedKey::NodeDisk(_)
             | TypedKey::Roll
             | TypedKey::Binary(_)
             | TypedKey::NodeUpgrade(_)

@@ -1,8 +1,10 @@
 //! Nodes.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::id::NodeId;
+use crate::id::{ApplicationName, NodeId};
 use crate::record::Unknown;
 use crate::release::Isolation;
 use crate::role::Roles;
@@ -91,5 +93,18 @@ pub struct NodeLoad {
     pub unknown: Unknown,
 }
 
+/// `node::ID::disk`: what applications' files take there. Written when one takes more or less by
+/// `DISK_CHANGE_BYTES`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeDisk {
+    pub v: u32,
+    /// Bytes by application: persistent files, builds, caches and logs.
+    pub bytes: BTreeMap<ApplicationName, u64>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// A change that says something about a limit, and is rare enough to enter the store.
+pub const DISK_CHANGE_BYTES: u64 = 10 << 20;
 pub const LOAD_CHANGE_PERCENT: u32 = 5;
 pub const LOAD_INTERVAL_MS: u64 = 5_000;

@@ -119,6 +119,9 @@ pub struct TeamLimits {
     /// Bytes of memory that those instances may grow to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// Bytes that their files take on the disks of all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
 }
 
 impl TeamLimits {

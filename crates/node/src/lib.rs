@@ -6,6 +6,7 @@ pub mod backend;
 mod bus;
 mod control;
 pub mod development;
+mod gauges;
 pub mod identity;
 pub mod platform;
 pub mod records;
@@ -338,10 +339,7 @@ impl Node {
         self.start_checker(&mut parts);
         let failing = faults.clone();
         parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
-        let (loaded, of, fixed) = (store.clone(), id.clone(), config.load);
-        parts.spawn(supervise("load", move || {
-            agent::load::run(loaded.clone(), of.clone(), clock, fixed)
-        }));
+        self.start_gauges(&mut parts);
         tokio::spawn(runtime::settle::settle());
         Ok((parts, control))
     }

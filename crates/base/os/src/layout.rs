@@ -145,8 +145,13 @@ impl DataDirectory {
         self.root.join("bus-port")
     }
 
+    /// Returns the directory with one for each application.
+    pub fn applications(&self) -> PathBuf {
+        self.root.join("apps")
+    }
+
     pub fn application(&self, name: &ApplicationName) -> PathBuf {
-        self.root.join("apps").join(name.as_str())
+        self.applications().join(name.as_str())
     }
 
     /// Returns the directory in which the releases of one build run.

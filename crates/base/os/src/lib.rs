@@ -3,6 +3,7 @@
 //! know the store, the network's peers, or what processes are for.
 
 pub mod activation;
+pub mod allocated;
 pub mod archive;
 pub mod beneath;
 pub mod binaries;

@@ -10,20 +10,23 @@ use model::people::TeamLimits;
 /// that of the smallest instance that platforms rent out.
 pub const INSTANCE_MEMORY_DEFAULT: u64 = 512 * 1024 * 1024;
 
-/// What applications take: how many they are, the instances that they ask for, and the memory that
-/// those may grow to.
+/// What applications take: how many they are, the instances that they ask for, the memory that
+/// those may grow to, and the disk of all nodes together that their files take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TeamUse {
     pub applications: u64,
     pub instances: u64,
     pub memory_bytes: u64,
+    pub disk_bytes: u64,
 }
 
 impl TeamUse {
-    /// Returns what an application takes with so many instances of so much memory each.
+    /// Returns what an application takes with so many instances of so much memory each, but for its
+    /// files.
     pub fn of_application(instances: u64, memory_bytes: Option<u64>) -> TeamUse {
         let each = memory_bytes.unwrap_or(INSTANCE_MEMORY_DEFAULT);
-        TeamUse { applications: 1, instances, memory_bytes: instances.saturating_mul(each) }
+        let memory_bytes = instances.saturating_mul(each);
+        TeamUse { applications: 1, instances, memory_bytes, disk_bytes: 0 }
     }
 
     pub fn and(self, other: TeamUse) -> TeamUse {
@@ -31,6 +34,7 @@ impl TeamUse {
             applications: self.applications.saturating_add(other.applications),
             instances: self.instances.saturating_add(other.instances),
             memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+            disk_bytes: self.disk_bytes.saturating_add(other.disk_bytes),
         }
     }
 }
@@ -40,16 +44,19 @@ pub enum Resource {
     Applications,
     Instances,
     Memory,
+    Disk,
 }
 
 impl Resource {
-    const ALL: [Resource; 3] = [Resource::Applications, Resource::Instances, Resource::Memory];
+    const ALL: [Resource; 4] =
+        [Resource::Applications, Resource::Instances, Resource::Memory, Resource::Disk];
 
     fn of(self, used: TeamUse) -> u64 {
         match self {
             Resource::Applications => used.applications,
             Resource::Instances => used.instances,
             Resource::Memory => used.memory_bytes,
+            Resource::Disk => used.disk_bytes,
         }
     }
 
@@ -58,13 +65,14 @@ impl Resource {
             Resource::Applications => limits.applications,
             Resource::Instances => limits.instances,
             Resource::Memory => limits.memory_bytes,
+            Resource::Disk => limits.disk_bytes,
         }
     }
 
     fn amount(self, amount: u64) -> String {
         match self {
             Resource::Applications | Resource::Instances => amount.to_string(),
-            Resource::Memory => format!("{} MB", amount.div_ceil(1024 * 1024)),
+            Resource::Memory | Resource::Disk => format!("{} MB", amount.div_ceil(1024 * 1024)),
         }
     }
 
@@ -75,6 +83,7 @@ impl Resource {
             (Resource::Instances, 1) => "instance",
             (Resource::Instances, _) => "instances",
             (Resource::Memory, _) => "of memory",
+            (Resource::Disk, _) => "of disk",
         }
     }
 }
@@ -141,11 +150,14 @@ mod tests {
     }
 
     fn any_use() -> impl Strategy<Value = TeamUse> {
-        (0_u64..5, 0_u64..5, 0_u64..5).prop_map(|(applications, instances, memory_bytes)| TeamUse {
-            applications,
-            instances,
-            memory_bytes,
-        })
+        (0_u64..5, 0_u64..5, 0_u64..5, 0_u64..5).prop_map(
+            |(applications, instances, memory_bytes, disk_bytes)| TeamUse {
+                applications,
+                instances,
+                memory_bytes,
+                disk_bytes,
+            },
+        )
     }
 
     proptest! {
@@ -154,13 +166,14 @@ mod tests {
         fn only_growth_beyond_a_limit_is_refused(
             before in any_use(),
             after in any_use(),
-            limits in (any::<[bool; 3]>(), any_use()),
+            limits in (any::<[bool; 4]>(), any_use()),
         ) {
             let (set, most) = limits;
             let limits = TeamLimits {
                 applications: set[0].then_some(most.applications),
                 instances: set[1].then_some(most.instances),
                 memory_bytes: set[2].then_some(most.memory_bytes),
+                disk_bytes: set[3].then_some(most.disk_bytes),
             };
             let grows = Resource::ALL.into_iter().any(|resource| {
                 let most = resource.allowed(&limits).unwrap_or(u64::MAX);

@@ -88,6 +88,8 @@ pub struct TeamUsed {
     pub applications: u64,
     pub instances: u64,
     pub memory_bytes: u64,
+    #[serde(default)]
+    pub disk_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

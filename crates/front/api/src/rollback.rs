@@ -37,7 +37,7 @@ pub async fn rollback(
     let author = caller.name();
     let mut draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
     let planned = (&draft.recipe, &mut draft.settings);
-    let limited = team_limits::check_release(&api, &caller, &app, false, planned).await?;
+    let limited = team_limits::check_release(&api, &caller, &app, (false, 0), planned).await?;
     let http = app.spec.port_with(Some(&draft.settings));
     ports::check_http(&api, &app, http).await?;
     ports::check_services(&api, &app, &draft.recipe.ports, http).await?;

@@ -5,8 +5,9 @@
 use access_core::{INSTANCE_MEMORY_DEFAULT, TeamUse, check_limits};
 use axum::http::StatusCode;
 use model::application::Settings;
+use model::node::NodeDisk;
 use model::people::Team;
-use model::{ApplicationName, Recipe, TeamName, Timestamp};
+use model::{ApplicationName, NodeId, Recipe, TeamName, Timestamp, TypedKey};
 
 use super::caller::Caller;
 use super::problem::Problem;
@@ -38,7 +39,17 @@ pub async fn used_by_team(api: &Api, team: &Team) -> Result<TeamUse, Problem> {
         let app = app.filter(|app| app.spec.created_at == *created_at);
         used = app.iter().map(used_by).fold(used, TeamUse::and);
     }
+    used.disk_bytes = disk_of(api, team).await?;
     Ok(used)
+}
+
+/// Returns what the files of a team's applications take on all nodes, as those measured it last.
+async fn disk_of(api: &Api, team: &Team) -> Result<u64, Problem> {
+    let prefix = "node".parse().map_err(|_| Problem::internal("the prefix 'node' is no prefix"))?;
+    let named = |key| if let TypedKey::NodeDisk(node) = key { Some(node) } else { None };
+    let disks: Vec<(NodeId, NodeDisk)> = records::all(&*api.store, &prefix, named).await?;
+    let all = disks.iter().flat_map(|(_, disk)| &disk.bytes);
+    Ok(all.filter(|(name, _)| team.applications.contains_key(*name)).map(|(_, bytes)| bytes).sum())
 }
 
 /// Returns the teams with limits that have an application.
@@ -75,6 +86,8 @@ async fn check(
             applications: all.applications.saturating_sub(before.applications),
             instances: all.instances.saturating_sub(before.instances),
             memory_bytes: all.memory_bytes.saturating_sub(before.memory_bytes),
+            // A change says what it adds.
+            disk_bytes: all.disk_bytes,
         };
         check_limits(&team.limits, all, others.and(after)).map_err(|exceeded| {
             let detail = format!("team {name} would take {exceeded}");
@@ -118,14 +131,14 @@ pub async fn check_scale(
     check(api, &teams, before, used_by(app)).await
 }
 
-/// Checks a release that is to be made, of an application that `created` says is new, and limits
-/// the memory of its instances where the team's is limited and nothing else is said; returns what
-/// the user should know of that.
+/// Checks a release that is to be made, of an application that `created` says is new and with
+/// `new_bytes` that the nodes do not have yet, and limits the memory of its instances where the
+/// team's is limited and nothing else is said; returns what the user should know of that.
 pub async fn check_release(
     api: &Api,
     caller: &Caller,
     app: &ApplicationRecords,
-    created: bool,
+    (created, new_bytes): (bool, u64),
     (recipe, settings): (&Recipe, &mut Settings),
 ) -> Result<Option<String>, Problem> {
     let (teams, before) = match created {
@@ -142,6 +155,7 @@ pub async fn check_release(
              cortex.toml says otherwise"
         ));
     }
-    check(api, &teams, before, used_with(app, recipe, settings)).await?;
+    let after = TeamUse { disk_bytes: new_bytes, ..used_with(app, recipe, settings) };
+    check(api, &teams, before, after).await?;
     Ok(said)
 }

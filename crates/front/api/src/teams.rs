@@ -98,6 +98,7 @@ async fn row(api: &Api, name: &TeamName, team: &Team) -> Result<TeamRow, Problem
             applications: used.applications,
             instances: used.instances,
             memory_bytes: used.memory_bytes,
+            disk_bytes: used.disk_bytes,
         },
         limits: team.limits,
         people,

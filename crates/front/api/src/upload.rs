@@ -210,7 +210,8 @@ async fn release(
     }
     isolation::check(api, &caller, plan.recipe.isolation).await?;
     let planned = (&plan.recipe, &mut plan.settings);
-    let limited = team_limits::check_release(api, &caller, &app, created, planned).await?;
+    let limited =
+        team_limits::check_release(api, &caller, &app, (created, file.size), planned).await?;
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };

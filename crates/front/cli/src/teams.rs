@@ -51,8 +51,12 @@ enum Action {
         #[arg(long, value_name = "N", value_parser = count)]
         instances: Option<Limit>,
         /// The memory that all instances may grow to, such as 4GB, or `none`
-        #[arg(long, value_name = "SIZE", value_parser = memory)]
+        #[arg(long, value_name = "SIZE", value_parser = bytes)]
         memory: Option<Limit>,
+        /// The disk of all nodes that their files take before a push is refused, such as 20GB, or
+        /// `none`
+        #[arg(long, value_name = "SIZE", value_parser = bytes)]
+        disk: Option<Limit>,
     },
 }
 
@@ -70,7 +74,7 @@ fn count(text: &str) -> Result<Limit, String> {
     }
 }
 
-fn memory(text: &str) -> Result<Limit, String> {
+fn bytes(text: &str) -> Result<Limit, String> {
     match (text == NO_LIMIT, size(text)) {
         (true, _) => Ok(Limit(None)),
         (false, Some(bytes)) if bytes > 0 => Ok(Limit(Some(bytes))),
@@ -105,13 +109,14 @@ impl Teams {
                 let change = TeamChange { remove, ..TeamChange::default() };
                 (what, session.client.post(&path(&team), &change).await)
             }
-            Some(Action::Limit { team, applications, instances, memory }) => {
+            Some(Action::Limit { team, applications, instances, memory, disk }) => {
                 let rows: Vec<TeamRow> = session.client.get("/v1/teams").await?;
                 let before = rows.iter().find(|row| row.name == team).map(|row| row.limits);
                 let limits = TeamLimits {
                     applications: chosen(applications, before, |limits| limits.applications),
                     instances: chosen(instances, before, |limits| limits.instances),
                     memory_bytes: chosen(memory, before, |limits| limits.memory_bytes),
+                    disk_bytes: chosen(disk, before, |limits| limits.disk_bytes),
                 };
                 let change = TeamChange { limits: Some(limits), ..TeamChange::default() };
                 if before == Some(limits) {
@@ -156,12 +161,13 @@ fn taken(row: Option<&TeamRow>) -> String {
         None => said(used),
     };
     let number = |amount: u64| amount.to_string();
-    let memory = |amount: u64| format!("{} MB", amount.div_ceil(1 << 20));
+    let size = |amount: u64| format!("{} MB", amount.div_ceil(1 << 20));
     format!(
-        "{} applications, {} instances, {} of memory",
+        "{} applications, {} instances, {} of memory, {} of disk",
         of(used.applications, limits.applications, &number),
         of(used.instances, limits.instances, &number),
-        of(used.memory_bytes, limits.memory_bytes, &memory)
+        of(used.memory_bytes, limits.memory_bytes, &size),
+        of(used.disk_bytes, limits.disk_bytes, &size)
     )
 }
 

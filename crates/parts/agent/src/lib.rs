@@ -5,6 +5,7 @@
 pub mod actor;
 pub mod builders;
 mod claims;
+pub mod disk;
 pub mod launcher;
 pub mod load;
 pub mod moving;

@@ -5,6 +5,7 @@ use api_types::people::{AuditRow, TeamRow, TokenCreated, TokenRow, UserRow};
 use api_types::{ApplicationRow, ReleaseRow, Released};
 use hyper::Method;
 use model::TypedKey;
+use model::node::NodeDisk;
 use runtime::faults::Fault;
 use serde_json::{Value, json};
 
@@ -259,6 +260,40 @@ async fn an_instance_of_a_team_with_limited_memory_is_limited() {
     assert_eq!(app.releases[0].settings.limits.memory_bytes, Some(512 << 20));
     let scaled = ana.post::<_, Value>("/v1/apps/blog/scale", &json!({ "web": 3 })).await;
     assert!(scaled.unwrap_err().to_string().contains("1536 MB of memory in all"));
+}
+
+#[tokio::test]
+async fn a_push_that_a_teams_disk_has_no_room_for_is_refused() {
+    let api = Fixture::start().await;
+    api.build_walls().await;
+    let _: TeamRow = api.client.post("/v1/teams", &json!({ "name": "red" })).await.unwrap();
+    let limits = json!({ "limits": { "disk_bytes": 100 << 20 } });
+    let _: TeamRow = api.client.post("/v1/teams/red", &limits).await.unwrap();
+    api.user("ana", json!({ "role": "developer", "team": "red" })).await.unwrap();
+    let ana = api.with_token(json!({ "name": "ci", "user": "ana" })).await;
+    push(&ana, "blog").await.unwrap();
+    for (node, blog, foreign) in [("n1", 60 << 20, 0_u64), ("n2", 39 << 20, 900 << 20)] {
+        let bytes = [("blog", blog), ("shop", foreign)];
+        let bytes = bytes.map(|(name, bytes)| (name.parse().unwrap(), bytes)).into();
+        let disk = NodeDisk { v: 1, bytes, ..NodeDisk::default() };
+        let key = TypedKey::NodeDisk(node.parse().unwrap());
+        records::write(&*api.store, key, &disk).await.unwrap();
+    }
+    push(&ana, "blog").await.unwrap();
+    let full = NodeDisk {
+        v: 1,
+        bytes: [("blog".parse().unwrap(), 61 << 20)].into(),
+        ..NodeDisk::default()
+    };
+    records::write(&*api.store, TypedKey::NodeDisk("n1".parse().unwrap()), &full).await.unwrap();
+    let refused = push(&ana, "blog").await.unwrap_err().to_string();
+    assert!(
+        refused.contains("101 MB of disk in all (in use: 100 MB, allowed: 100 MB)"),
+        "{refused}"
+    );
+    let _: Value = ana.post("/v1/apps/blog/scale", &json!({ "web": 2 })).await.unwrap();
+    let red: Vec<TeamRow> = api.client.get("/v1/teams").await.unwrap();
+    assert_eq!(red[0].used.disk_bytes, 100 << 20);
 }
 
 #[tokio::test]

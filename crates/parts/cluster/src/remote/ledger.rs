@@ -276,7 +276,9 @@ impl State {
 fn is_own(key: &Key, node: &NodeId) -> bool {
     match TypedKey::parse(key) {
         Some(TypedKey::Claim(_, owner) | TypedKey::Probe(owner, _)) => owner == *node,
-        Some(TypedKey::NodeInfo(of) | TypedKey::NodeLoad(of)) => of == *node,
+        Some(TypedKey::NodeInfo(of) | TypedKey::NodeLoad(of) | TypedKey::NodeDisk(of)) => {
+            of == *node
+        }
         _ => false,
     }
 }
