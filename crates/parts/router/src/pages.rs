@@ -40,6 +40,12 @@ pub const NO_RELEASE: Page = Page {
     text: "Nothing was released here yet.",
     hint: "Its owner finds out more with `cortex releases`.",
 };
+pub const BEING_BUILT: Page = Page {
+    status: 503,
+    reason: "being-built",
+    text: "This site is being prepared here. Please try again in a moment.",
+    hint: "",
+};
 pub const QUEUE_FULL: Page = Page {
     status: 503,
     reason: "queue-full",

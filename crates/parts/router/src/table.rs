@@ -18,6 +18,7 @@ use router_core::routes::{self, Precedence, Rights};
 use super::endpoint::Endpoint;
 use super::files::source::{Roots, Rules};
 use super::limits::Limits;
+use super::pages::{self, Page};
 use super::queue::Queue;
 use metrics::Labels;
 use metrics::ports::PortCounters;
@@ -137,6 +138,24 @@ impl RoutedApplication {
     /// Returns whether nobody here takes what a request with this method brings.
     pub fn is_only_read(&self, head: &RequestHead) -> bool {
         !self.statics.is_empty() && !matches!(head.method, "GET" | "HEAD")
+    }
+
+    /// Returns what a request for an instance is told where none is expected.
+    pub fn in_vain(&self) -> Option<Page> {
+        match self.processes {
+            Processes::Expected => None,
+            _ if !self.endpoints.is_empty() || !self.far.is_empty() => None,
+            Processes::Stopped => Some(pages::STOPPED),
+            Processes::NoRelease => Some(pages::NO_RELEASE),
+            Processes::FilesOnly => Some(pages::BEING_BUILT),
+        }
+    }
+
+    /// Returns what a request is told that no file of a site answers.
+    pub fn without_file(&self, head: &RequestHead) -> Option<Page> {
+        let is_site = self.processes == Processes::FilesOnly;
+        let page = if self.is_only_read(head) { pages::FILES_ONLY } else { pages::NO_FILE };
+        (is_site && (self.roots.is_some() || self.is_only_read(head))).then_some(page)
     }
 
     /// Returns the rules for its static files: where files are all there is, a request that none of

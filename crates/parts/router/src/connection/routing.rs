@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use router_core::book::Processes;
 use router_core::http::body::Body;
 use router_core::http::request::RequestHead;
 
@@ -125,15 +124,8 @@ impl Connection {
         {
             return Begun::Ended(after);
         }
-        let missing = match application.processes {
-            Processes::Expected => None,
-            _ if !application.endpoints.is_empty() || !application.far.is_empty() => None,
-            Processes::Stopped => Some(pages::STOPPED),
-            Processes::NoRelease => Some(pages::NO_RELEASE),
-            Processes::FilesOnly if application.is_only_read(&head) => Some(pages::FILES_ONLY),
-            Processes::FilesOnly => Some(pages::NO_FILE),
-        };
-        if let Some(page) = missing {
+        let missing = application.in_vain();
+        if let Some(page) = missing.map(|page| application.without_file(&head).unwrap_or(page)) {
             self.record_own(&application, &head, page.status, 0, started, Instant::now());
             return self.refused(page, &head, buffer, out).await;
         }

@@ -54,6 +54,11 @@ impl Exchange<'_> {
                     if self.is_refused(&queue) {
                         return Some(Err(pages::NO_BACK_END));
                     }
+                    // It may be known by now what the application is.
+                    if let Some(page) = queue.current.load().as_ref().and_then(|now| now.in_vain())
+                    {
+                        return Some(Err(page));
+                    }
                     if is_vain(&queue) && self.started.elapsed() >= UNREACHABLE_TIME_MAX {
                         return Some(Err(pages::UNREACHABLE));
                     }

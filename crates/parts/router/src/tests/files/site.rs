@@ -1,12 +1,15 @@
 //! Sites of files alone: their pages' addresses, what is not there, and what nobody gets.
 
-use model::BuildId;
-use model::application::Settings;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use model::application::{ApplicationSpec, Settings};
 use model::release::{Recipe, StaticMount, Step};
 use model::request::RequestLimits;
+use model::{BuildId, Rollout, Timestamp, TypedKey};
 
 use super::{Site, field};
-use crate::tests::world::{World, app, release_id};
+use crate::tests::world::{Reply, World, app, node, release_id, wait};
 
 impl Site {
     /// Starts a site where nothing runs. `directory` is what is served of the release.
@@ -52,6 +55,47 @@ impl Site {
             assert_eq!((reply.status, said.as_str()), (*status, *text), "{path}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_site_that_is_not_built_here_yet_holds_nobody() {
+    let world = World::new();
+    let mut rollout = Rollout::new(node(), Timestamp(0));
+    rollout.serving = Some(release_id());
+    world.put(TypedKey::Rollout(app()), &rollout);
+    world.put(TypedKey::Spec(app()), &ApplicationSpec::new(Timestamp(0)));
+    world.routed().await;
+    // What it is comes after that it is: until then an instance is waited for.
+    let mut early = world.connect().await;
+    early.send("GET / HTTP/1.1\r\nHost: shop.localhost\r\n\r\n").await;
+    let queue =
+        || world.router.shared.table.load().by_host(b"shop.localhost").unwrap().queue.length();
+    wait(|| queue() == 1).await;
+    let mount = StaticMount { prefix: "/".into(), directory: String::new(), fallback: None };
+    let framework = "static".into();
+    let recipe = Recipe { statics: vec![mount], framework, ..Recipe::default() };
+    world.application_set(|_| (), recipe, Settings::default());
+    let is_being_built = |reply: Reply| {
+        assert_eq!(reply.status, 503, "{}", reply.head);
+        assert!(reply.head.contains("X-Cortex-Error: being-built\r\n"), "{}", reply.head);
+        assert!(reply.head.contains("Retry-After: "), "{}", reply.head);
+    };
+    is_being_built(early.reply().await);
+
+    let site = Site { world, public: PathBuf::new(), _application: None };
+    is_being_built(site.get("/", "").await);
+    assert_eq!(site.ask("POST", "/", "Content-Length: 0\r\n").await.status, 405);
+    let build = site.world.layout.build(&app(), &BuildId::Of(release_id()));
+    std::fs::create_dir_all(&build).unwrap();
+    std::fs::write(build.join("index.html"), "built").unwrap();
+    std::fs::write(site.world.layout.build_mark(&app(), &BuildId::Of(release_id())), "").unwrap();
+    let mut status = site.get("/", "").await.status;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while status != 200 && Instant::now() < deadline {
+        tokio::task::yield_now().await;
+        status = site.get("/", "").await.status;
+    }
+    assert_eq!(status, 200);
 }
 
 #[tokio::test]
