@@ -1,6 +1,6 @@
-//! The bus of applications under the libraries that need one, unmodified, each in an application with
-//! an instance on each of two nodes: Socket.IO's adapter, the pubsub layer of Django Channels, and
-//! what Laravel's broadcasts send, by both clients that it has.
+//! The bus of applications under the libraries that need one, unmodified, each in an application
+//! with an instance on each of two nodes: Socket.IO's adapter, the pubsub layer of Django Channels,
+//! and what Laravel's broadcasts send, by both clients that it has.
 
 use std::process::Command;
 
@@ -9,6 +9,8 @@ use crate::node::{Node, run};
 use crate::outside::Site;
 use crate::project::{of_files, tool};
 use crate::wait::{STATE_DEADLINE, wait_for};
+
+const PYTHON: &str = "/usr/bin/python3";
 
 /// Pushes an application and waits for an instance of this process type on each node.
 fn on_both(nodes: &[Node; 2], name: &str, process: &str, files: &[(&str, &str)]) -> Site {
@@ -60,16 +62,15 @@ fn the_pubsub_layer_of_django_channels_joins_the_rooms_of_two_nodes() {
     let tools = nodes[0].path("tools");
     let client = include_str!("fixtures/bus/channels/client.py");
     of_files(&tools, &[("client.py", client)]);
-    let python = tools.join("venv/bin/python");
-    let python = python.to_str().expect("text");
-    tool(&tools, "/usr/bin/python3", &["-m", "venv", "venv"]);
+    let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--target", "packages"];
     let packages = ["channels", "channels_redis", "uvicorn", "websockets"];
-    tool(&tools, python, &[&["-m", "pip", "install", "--quiet"], &packages[..]].concat());
-    let settings = settings(&format!("{python} app.py"));
+    tool(&tools, PYTHON, &[&install[..], &packages].concat());
+    let packages = tools.join("packages");
+    let settings = settings(&format!("PYTHONPATH={} {PYTHON} app.py", packages.display()));
     let app = include_str!("fixtures/bus/channels/app.py");
     on_both(&nodes, "rooms", "web", &[("app.py", app), ("cortex.toml", &settings)]);
-    let mut client = Command::new(python);
-    client.arg("client.py").current_dir(&tools);
+    let mut client = Command::new(PYTHON);
+    client.arg("client.py").env("PYTHONPATH", packages).current_dir(&tools);
     all_well(&nodes, "rooms", client);
 }
 

@@ -1,10 +1,12 @@
-//! Who listens to the bus at other nodes: how many subscribers channels have there, and which channels
-//! and patterns there are. One question to each node that can be reached, over a stream of its own.
+//! Asks other nodes for the subscribers of the bus there: how many some channels have, and which
+//! channels and patterns there are. One question to each node that can be reached, over a stream of
+//! its own.
 //!
 //! A question is a number of channels, and each as its length and its bytes; the answer is a number
 //! for each. In place of the number of channels stands `ALL_CHANNELS` or `ALL_PATTERNS` before the
-//! length and the bytes of one pattern; the answer is the number of names that match, and each as its
-//! length and its bytes, or `TOO_MANY`. All numbers are 32 bits, the most significant byte first.
+//! length and the bytes of one pattern; the answer is the number of names that match, and each as
+//! its length and its bytes, or `TOO_MANY`. All numbers are 32 bits, the most significant byte
+//! first.
 
 use std::io;
 use std::sync::Arc;

@@ -40,8 +40,8 @@ pub trait Neighbours: Send + Sync {
     /// Returns how many subscribers each of these channels has on the other nodes. A node that does
     /// not answer soon counts as one without.
     async fn listening(&self, channels: &[Bytes]) -> Vec<usize>;
-    /// Returns the channels, or the patterns, with subscribers on the other nodes whose names match.
-    /// A node that does not answer soon counts as one without.
+    /// Returns the channels, or the patterns, with subscribers on the other nodes whose names
+    /// match. A node that does not answer soon counts as one without.
     async fn names(&self, kind: SubscriptionKind, pattern: &Bytes) -> Result<Names, BusError>;
     /// Compares histories with every node that can be reached, now. Returns how many there were.
     async fn meet(&self) -> usize;
