@@ -4,6 +4,8 @@
 
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::fixtures::cluster::cluster;
 use crate::node::{Node, run};
 use crate::outside::Site;
@@ -39,38 +41,42 @@ fn settings(command: &str) -> String {
 
 #[test]
 fn the_adapter_of_socket_io_joins_the_servers_of_two_nodes() {
+    // It outlives the nodes, whose instances use what is in it.
+    let tools = TempDir::with_prefix("cortex-e2e-").expect("a directory of the test's own");
+    let tools = tools.path();
     let nodes = cluster([&[], &[]]);
-    let tools = nodes[0].path("tools");
     let package = r#"{ "private": true, "dependencies": {
         "@socket.io/redis-adapter": "^8", "ioredis": "^6", "redis": "^6",
         "socket.io": "^4", "socket.io-client": "^4" } }"#;
     let client = include_str!("fixtures/bus/socket_io/client.js");
-    of_files(&tools, &[("package.json", package), ("client.js", client)]);
-    tool(&tools, "npm", &["install", "--no-audit", "--no-fund"]);
+    of_files(tools, &[("package.json", package), ("client.js", client)]);
+    tool(tools, "npm", &["install", "--no-audit", "--no-fund"]);
     let packages = tools.join("node_modules");
     let settings = settings(&format!("NODE_PATH={} node server.js", packages.display()));
     let server = include_str!("fixtures/bus/socket_io/server.js");
     on_both(&nodes, "chat", "web", &[("server.js", server), ("cortex.toml", &settings)]);
     let mut node = Command::new("node");
-    node.arg("client.js").current_dir(&tools);
+    node.arg("client.js").current_dir(tools);
     all_well(&nodes, "chat", node);
 }
 
 #[test]
 fn the_pubsub_layer_of_django_channels_joins_the_rooms_of_two_nodes() {
+    // It outlives the nodes, whose instances use what is in it.
+    let tools = TempDir::with_prefix("cortex-e2e-").expect("a directory of the test's own");
+    let tools = tools.path();
     let nodes = cluster([&[], &[]]);
-    let tools = nodes[0].path("tools");
     let client = include_str!("fixtures/bus/channels/client.py");
-    of_files(&tools, &[("client.py", client)]);
+    of_files(tools, &[("client.py", client)]);
     let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--target", "packages"];
     let packages = ["channels", "channels_redis", "uvicorn", "websockets"];
-    tool(&tools, PYTHON, &[&install[..], &packages].concat());
+    tool(tools, PYTHON, &[&install[..], &packages].concat());
     let packages = tools.join("packages");
     let settings = settings(&format!("PYTHONPATH={} {PYTHON} app.py", packages.display()));
     let app = include_str!("fixtures/bus/channels/app.py");
     on_both(&nodes, "rooms", "web", &[("app.py", app), ("cortex.toml", &settings)]);
     let mut client = Command::new(PYTHON);
-    client.arg("client.py").env("PYTHONPATH", packages).current_dir(&tools);
+    client.arg("client.py").env("PYTHONPATH", packages).current_dir(tools);
     all_well(&nodes, "rooms", client);
 }
 
