@@ -229,6 +229,39 @@ class ServerTest < Case
     assert_includes log, "RuntimeError: broken"
   end
 
+  def test_connections_do_not_mix_what_they_send_in_parts
+    texts = Array.new(6) { |n| "POST /#{n} HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n" }
+    texts = texts.each_with_index.map { |text, n| (text + n.to_s * 40) * 2 }
+    serving(ECHO) do
+      sockets = texts.map { connect }
+      random = Random.new(7)
+      places = Array.new(texts.size, 0)
+      until (open = places.each_index.select { |n| places[n] < texts[n].size }).empty?
+        n = open.sample(random:)
+        sockets[n].write(part = texts[n][places[n], random.rand(1..50)])
+        places[n] += part.size
+        # Some parts come together and some apart.
+        sleep(0.001) if random.rand(3).zero?
+      end
+      sockets.each_with_index do |socket, n|
+        2.times { assert_equal [200, "POST /#{n} #{n.to_s * 40}"], read_answer(socket) }
+      end
+    end
+  end
+
+  def test_texts_of_any_encoding_go_out_as_bytes
+    fields = { "X-Utf" => "gr\u00fcn", "X-Latin" => "gr\xfcn", "X-Bytes" => "\xff".b }
+    bodies = ["\xff\xfe".b, "gr\u00fcn", "gr\u00fcn".encode("UTF-16LE"), "gr\xfcn"]
+    [bodies, bodies.each].each do |body|
+      serving(->(_) { [200, fields, body] }) do
+        status, got, text = parse(get)
+        assert_equal 200, status
+        assert_equal fields.values.map(&:b), got.values_at("x-utf", "x-latin", "x-bytes")
+        assert_equal bodies.map(&:b).join, text
+      end
+    end
+  end
+
   def test_an_application_that_fails_answers_500_and_others_go_on
     log = logged do
       serving(->(env) { env["PATH_INFO"] == "/" ? [200, {}, []] : raise(NoMethodError, "oops") }) do

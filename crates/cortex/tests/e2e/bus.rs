@@ -50,6 +50,8 @@ def listen():
         try:
             ears, mouth = Client(), Client()
             ears.ask("SUBSCRIBE", "room:1")
+            ears.ask("SUBSCRIBE", f"node:{NODE}")
+            ears.ask("PSUBSCRIBE", f"{NODE}:*")
             while True:
                 _, _, text = ears.reply()
                 mouth.ask("SET", f"heard:{NODE}", text)
@@ -64,6 +66,9 @@ class Chat(BaseHTTPRequestHandler):
             body = client.ask("PUBLISH", "room:1", parse_qs(url.query)["text"][0])
         elif url.path == "/listeners":
             body = client.ask("PUBSUB", "NUMSUB", "room:1")[1]
+        elif url.path == "/channels":
+            channels = client.ask("PUBSUB", "CHANNELS", "node:*")
+            body = " ".join([*sorted(channels), client.ask("PUBSUB", "NUMPAT")])
         elif url.path == "/heard":
             keys = sorted(client.ask("KEYS", "heard:*"))
             body = " ".join(client.ask("GET", key) for key in keys)
@@ -101,6 +106,9 @@ fn what_one_instance_says_is_heard_on_all_nodes_by_its_application_alone() {
     assert_ne!(rows[0].node, rows[1].node, "{rows:#?}");
     await_answer(&chat, "/listeners", "2");
     await_answer(&other, "/listeners", "1");
+    let mut nodes: Vec<_> = rows.iter().map(|row| format!("node:{}", row.node)).collect();
+    nodes.sort();
+    await_answer(&chat, "/channels", &format!("{} 2", nodes.join(" ")));
     chat.get("/say?text=hello").assert_ok("");
     await_answer(&chat, "/heard", "hello hello");
     // The other node answers the same.

@@ -11,6 +11,7 @@ mod bad_input;
 mod becoming_ready;
 mod builds;
 mod bus;
+mod bus_clients;
 mod certificates;
 mod commands;
 mod contention;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use async_trait::async_trait;
+use bytes::Bytes;
 use model::hex::from_hex;
 use model::{NodeId, Timestamp, TypedKey};
 use rcgen::KeyPair;
@@ -42,7 +43,7 @@ use runtime::revocable::Revocable;
 use runtime::task;
 use store::SharedStore;
 use store::bulk::BulkPeers;
-use store::bus::{Bus, Message, Neighbours};
+use store::bus::{Bus, BusError, Message, Names, Neighbours, SubscriptionKind};
 
 /// The time for which a peer that was caught lying is left alone.
 const SHUNNED: Duration = Duration::from_secs(10);
@@ -470,8 +471,12 @@ impl Neighbours for Neighbourhood {
         }
     }
 
-    async fn listening(&self, channels: &[bytes::Bytes]) -> Vec<usize> {
-        listening::ask_all(&self.0, channels).await
+    async fn listening(&self, channels: &[Bytes]) -> Vec<usize> {
+        listening::count_all(&self.0, channels).await
+    }
+
+    async fn names(&self, kind: SubscriptionKind, pattern: &Bytes) -> Result<Names, BusError> {
+        listening::name_all(&self.0, kind, pattern).await
     }
 
     async fn meet(&self) -> usize {

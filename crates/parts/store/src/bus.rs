@@ -1,7 +1,7 @@
 //! Messages from publishers to subscribers, on this node and, if there is a transport, on all of
 //! them: fire and forget. Owns the subscriptions; must not know of connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub const TRAVELLING_BYTES_MAX: usize = 256 << 10;
 /// The length of a channel's name or a pattern in bytes. A name is like a key; patterns may be
 /// longer.
 pub const CHANNEL_BYTES_MAX: usize = 4096;
+/// The length of all names in one answer to the question which there are, in bytes; a client gets
+/// them as one reply.
+pub const NAMES_BYTES_MAX: usize = 4 << 20;
 
 /// The other nodes, as far as the store's interfaces need them.
 #[async_trait]
@@ -37,6 +40,9 @@ pub trait Neighbours: Send + Sync {
     /// Returns how many subscribers each of these channels has on the other nodes. A node that does
     /// not answer soon counts as one without.
     async fn listening(&self, channels: &[Bytes]) -> Vec<usize>;
+    /// Returns the channels, or the patterns, with subscribers on the other nodes whose names
+    /// match. A node that does not answer soon counts as one without.
+    async fn names(&self, kind: SubscriptionKind, pattern: &Bytes) -> Result<Names, BusError>;
     /// Compares histories with every node that can be reached, now. Returns how many there were.
     async fn meet(&self) -> usize;
 }
@@ -60,12 +66,20 @@ pub enum SubscriptionKind {
     Pattern,
 }
 
-#[derive(Debug, Error)]
+/// Names of channels or patterns.
+pub type Names = BTreeSet<Bytes>;
+
+#[derive(Debug, Error, PartialEq, Eq)]
 pub enum BusError {
     #[error("too many subscriptions on this node; end some of them first")]
     Full,
     #[error("a channel's name has at most {CHANNEL_BYTES_MAX} bytes")]
     Name,
+    #[error(
+        "the names that match have more than {NAMES_BYTES_MAX} bytes together; ask for fewer of \
+         them, with a longer pattern"
+    )]
+    Names,
 }
 
 type Inbox = Arc<Waiting>;
@@ -155,16 +169,44 @@ impl Bus {
         }
     }
 
-    /// Returns the names of channels with subscribers, and how many each has.
-    pub fn channels(&self, pattern: Option<&[u8]>) -> Vec<(Bytes, usize)> {
+    /// Returns the channels, or the patterns, with subscribers here whose names match.
+    pub fn names(&self, kind: SubscriptionKind, pattern: &[u8]) -> Result<Names, BusError> {
         let subscriptions = self.subscriptions();
-        let channels = subscriptions
-            .names
-            .iter()
-            .take_while(|((kind, _), _)| *kind == SubscriptionKind::Channel);
-        let wanted =
-            channels.filter(|((_, name), _)| pattern.is_none_or(|p| glob::matches(p, name)));
-        wanted.map(|((_, name), inboxes)| (name.clone(), inboxes.len())).collect()
+        let start = glob::literal(pattern);
+        let from = (kind, Bytes::copy_from_slice(start));
+        let below = subscriptions.names.range(from..).map(|((of, name), _)| (*of, name));
+        let below = below.take_while(|(of, name)| *of == kind && name.starts_with(start));
+        let mut names = Names::new();
+        let mut bytes = 0;
+        for (_, name) in below.filter(|(_, name)| glob::matches(pattern, name)) {
+            bytes += name.len();
+            if bytes > NAMES_BYTES_MAX {
+                return Err(BusError::Names);
+            }
+            names.insert(name.clone());
+        }
+        Ok(names)
+    }
+
+    /// Returns the same of all nodes together.
+    pub async fn names_everywhere(
+        &self,
+        kind: SubscriptionKind,
+        pattern: &Bytes,
+    ) -> Result<Names, BusError> {
+        let mut names = self.names(kind, pattern)?;
+        if let Some(neighbours) = self.neighbours.get() {
+            names.append(&mut neighbours.names(kind, pattern).await?);
+        }
+        match names.iter().map(Bytes::len).sum::<usize>() > NAMES_BYTES_MAX {
+            true => Err(BusError::Names),
+            false => Ok(names),
+        }
+    }
+
+    /// Returns how many channels, or patterns, have subscribers here.
+    pub fn count(&self, wanted: SubscriptionKind) -> usize {
+        self.subscriptions().names.keys().filter(|(kind, _)| *kind == wanted).count()
     }
 
     pub fn listeners(&self, channel: &Bytes) -> usize {
@@ -182,18 +224,6 @@ impl Bus {
             counts.iter_mut().zip(others).for_each(|(count, other)| *count += other);
         }
         counts
-    }
-
-    /// Returns how many patterns that begin like this have subscribers.
-    pub fn patterns_below(&self, start: &[u8]) -> usize {
-        let subscriptions = self.subscriptions();
-        let patterns =
-            subscriptions.names.range((SubscriptionKind::Pattern, Bytes::copy_from_slice(start))..);
-        patterns.take_while(|((_, name), _)| name.starts_with(start)).count()
-    }
-
-    pub fn patterns(&self) -> usize {
-        self.subscriptions().names.range((SubscriptionKind::Pattern, Bytes::new())..).count()
     }
 
     /// Returns whether anybody subscribes to names or patterns that begin like this.
@@ -341,6 +371,42 @@ mod tests {
         assert_eq!(bus.publish(&message("a", "4")), 0);
         assert!(bus.subscriptions().names.is_empty());
         assert_eq!(bus.subscriptions().count, 0);
+    }
+
+    #[test]
+    fn names_are_found_by_patterns_and_are_bounded() {
+        let bus = Arc::new(Bus::default());
+        let mut subscriber = bus.subscriber();
+        for (kind, name) in [
+            (SubscriptionKind::Channel, "a/1"),
+            (SubscriptionKind::Channel, "a/2"),
+            (SubscriptionKind::Channel, "a"),
+            (SubscriptionKind::Channel, "b/1"),
+            (SubscriptionKind::Pattern, "a/*"),
+        ] {
+            subscriber.subscribe(kind, name.into()).unwrap();
+        }
+        let names = |kind, pattern: &str| {
+            let names = bus.names(kind, pattern.as_bytes()).unwrap();
+            names.iter().map(|name| std::str::from_utf8(name).unwrap().to_owned()).collect()
+        };
+        let channels = |pattern| -> Vec<String> { names(SubscriptionKind::Channel, pattern) };
+        let patterns = |pattern| -> Vec<String> { names(SubscriptionKind::Pattern, pattern) };
+        assert_eq!(channels("a/*"), ["a/1", "a/2"]);
+        assert_eq!(channels("?/1"), ["a/1", "b/1"]);
+        assert_eq!(channels("a"), ["a"]);
+        assert_eq!(channels("*"), ["a", "a/1", "a/2", "b/1"]);
+        assert_eq!(channels("c*"), [""; 0]);
+        assert_eq!(patterns("*"), ["a/*"]);
+        assert_eq!(bus.count(SubscriptionKind::Channel), 4);
+        assert_eq!(bus.count(SubscriptionKind::Pattern), 1);
+        for number in 0..=NAMES_BYTES_MAX / CHANNEL_BYTES_MAX {
+            let name = format!("{number:0CHANNEL_BYTES_MAX$}");
+            subscriber.subscribe(SubscriptionKind::Channel, name.into()).unwrap();
+        }
+        let all = bus.names(SubscriptionKind::Channel, b"*");
+        assert_eq!(all, Err(BusError::Names));
+        assert_eq!(channels("a/*"), ["a/1", "a/2"]);
     }
 
     #[tokio::test]

@@ -6,19 +6,45 @@ module NeverBlock
   # Writes one answer of a Rack application to its connection, in the fiber of the request.
   class Answer
     REASONS = Rack::Utils::HTTP_STATUS_CODES.transform_values { |words| " #{words}" }.freeze
-    LINES = Hash.new { |_, status| "HTTP/1.1 #{status}#{REASONS[status]}\r\n" }
+    LINES = Hash.new { |_, status| "HTTP/1.1 #{status}#{REASONS[status]}\r\n".b }
     NAME = /\A[!#$%&'*+.^_`|~0-9A-Za-z-]+\z/
     UNSOUND = /[\r\n\0]/
     LAST_CHUNK = "0\r\n\r\n"
+    # Fields that mean something to the server, by their names in small letters.
+    SPECIAL = %w[content-length transfer-encoding connection date rack.hijack status].freeze
+    # How many names are remembered as sound; applications have a few dozen.
+    KINDS_MAX = 256
+    KINDS = {}
 
-    REASONS.each_key { |status| LINES[status] = "HTTP/1.1 #{status}#{REASONS[status]}\r\n".freeze }
+    REASONS.each_key { |status| LINES[status] = LINES[status].freeze }
 
     # What an application answers that no client could be sent.
     class Unsound < StandardError; end
 
+    class << self
+      # Returns what a field of this name is: one of the special ones, one to pass on, or one of
+      # Rack's own.
+      def kind(name) = KINDS[name] || classify(name)
+
+      # Returns a text that can be joined to others, whatever their encodings.
+      def bytes(text) = text.ascii_only? ? text : text.b
+
+      private
+
+      def classify(name)
+        kind = SPECIAL.find { |special| special == name.downcase }&.to_sym
+        kind ||= name.start_with?("rack.") ? :own : :plain
+        raise Unsound, "the name of a field is malformed: #{name.inspect}" unless
+          kind != :plain || NAME.match?(name)
+
+        KINDS[name] = kind if KINDS.size < KINDS_MAX
+        kind
+      end
+    end
+
     attr_reader :keep_alive
 
-    def initialize(connection, env, keep_alive:)
+    def initialize(connection, env, keep_alive)
       @connection = connection
       @head_only = env["REQUEST_METHOD"] == "HEAD"
       @modern = env["SERVER_PROTOCOL"] == "HTTP/1.1"
@@ -55,8 +81,7 @@ module NeverBlock
 
     # Returns the head without the fields that say how the body ends.
     def compose(status, headers)
-      head = String.new(capacity: 512)
-      head << LINES[status]
+      head = LINES[status].dup
       dated = false
       headers.each do |name, value|
         dated = true if add(head, name.to_s, value) == :date
@@ -66,30 +91,33 @@ module NeverBlock
     end
 
     def add(head, name, value)
-      case name.downcase
-      when "content-length" then return @length = length_of(value)
-      when "transfer-encoding" then @coded = true
-      when "connection" then return if connection(value)
-      when "date" then return fields(head, name, value) && :date
-      when "rack.hijack" then return @hijack = value
-      when "status" then return
+      case (kind = Answer.kind(name))
+      when :plain then return fields(head, name, value)
+      when :own, :status then return
+      when :"content-length" then return @length = length_of(value)
+      when :"rack.hijack" then return @hijack = value
+      when :"transfer-encoding" then @coded = true
+      when :connection then return if connection(value)
       end
-      fields(head, name, value) unless name.start_with?("rack.")
+      fields(head, name, value)
+      kind
     end
 
     # Rack 2 separates several values by newlines, Rack 3 puts them into an array.
     def fields(head, name, value)
-      raise Unsound, "the name of a field is malformed: #{name.inspect}" unless NAME.match?(name)
+      return value.each { |each| field(head, name, each.to_s) } if value.is_a?(Array)
 
-      values = value.is_a?(Array) ? value : value.to_s
-      values = values.split("\n") if values.is_a?(String) && values.include?("\n")
-      Array(values).each do |each|
-        each = each.to_s
-        raise Unsound, "the value of #{name} is malformed" if UNSOUND.match?(each)
+      value = value.to_s
+      return field(head, name, value) unless value.include?("\n")
 
-        head << name << ": " << each << "\r\n"
-      end
-      true
+      value.split("\n").each { |each| field(head, name, each) }
+    end
+
+    def field(head, name, value)
+      value = Answer.bytes(value)
+      raise Unsound, "the value of #{name} is malformed" if UNSOUND.match?(value)
+
+      head << name << ": " << value << "\r\n"
     end
 
     def length_of(value)
@@ -135,13 +163,18 @@ module NeverBlock
     end
 
     def write_whole(head, parts)
-      bytes = parts.sum(&:bytesize)
+      bytes = parts.size == 1 ? parts.first.bytesize : parts.sum(&:bytesize)
       if @length && @length != bytes
         raise Unsound, "the body has #{bytes} bytes, its Content-Length says #{@length}"
       end
 
       head << "Content-Length: #{bytes}\r\n"
-      send(finish(head), *parts)
+      finish(head)
+      return send(head, *parts) if bytes > Limits::WRITE_JOINED_BYTES_MAX
+
+      parts.each { |part| head << Answer.bytes(part) }
+      @begun = true
+      @connection.write_text(head)
     end
 
     # A client of HTTP/1.0 reads to the end of the connection.

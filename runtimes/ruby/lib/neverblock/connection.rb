@@ -11,6 +11,7 @@ module NeverBlock
   # in a fiber of its own, in which what is left of its body is read and its answer written.
   class Connection
     CONTINUE = "HTTP/1.1 100 Continue\r\n\r\n"
+    NOTHING = String.new.freeze
 
     attr_reader :server, :deadline
 
@@ -19,9 +20,11 @@ module NeverBlock
       @scheduler = server.scheduler
       @socket = socket
       @head = Head.new
-      @data = String.new
+      # What was read and not yet taken; during a read it is the server's buffer.
+      @data = NOTHING
       @state = :head
       @env = nil
+      @hijack = method(:hijack)
       @attached = false
       @deadline = Timers.now + Limits::HEAD_TIME_MAX_S
     end
@@ -33,18 +36,20 @@ module NeverBlock
 
     # The loop calls it.
     def readable
-      got = @socket.read_nonblock(Limits::READ_BYTES, exception: false)
-      case got
+      buffer = @server.buffer
+      case @socket.read_nonblock(Limits::READ_BYTES, buffer, exception: false)
       when :wait_readable then return
       when nil then return close
       end
       # What comes behind a refusal is read and dropped.
       return if @state == :linger
 
-      @data.empty? ? @data = got : @data << got
+      @data.empty? ? @data = buffer : @data << buffer
       proceed
     rescue IOError, SystemCallError
       close
+    ensure
+      own_data
     end
 
     # Takes from the bytes that are here as many requests as can be served at once.
@@ -76,9 +81,14 @@ module NeverBlock
 
     # In the fiber of a request: writes all of these parts, and waits for the client meanwhile.
     def write(parts)
-      parts = joined(parts)
-      @pace ||= Pace.new
-      parts.each { |part| write_all(part) unless part.empty? }
+      joined(parts).each { |part| write_all(part) unless part.empty? }
+    rescue IOError, SystemCallError => error
+      raise ClientGone, error.message
+    end
+
+    # The same for one text that is not empty.
+    def write_text(text)
+      write_all(text)
     rescue IOError, SystemCallError => error
       raise ClientGone, error.message
     end
@@ -95,7 +105,21 @@ module NeverBlock
 
     # Starts what the gate lets through.
     def serve
-      @scheduler.start { run }
+      @scheduler.serve(self)
+    end
+
+    # The fiber of one request.
+    def run
+      @pace = nil
+      @moved = 0
+      respond
+      @server.after_request
+    ensure
+      begin
+        finish_request
+      ensure
+        @server.gate.leave
+      end
     end
 
     def close
@@ -117,11 +141,15 @@ module NeverBlock
     # Returns whether it came further.
     def take_head
       # One empty line before a request is tolerated.
-      @data.slice!(0, 2) if @data.start_with?("\r\n") && @env.nil?
-      @deadline = Timers.now + Limits::HEAD_TIME_MAX_S if @env.nil? && @served
+      drop_bytes(2) if @env.nil? && @data.start_with?("\r\n")
+      begun = !@env.nil? || !@served
       @env ||= @server.new_environment
-      return false if @data.empty? || !@head.take(@env, @data)
-
+      taken = @data.empty? ? nil : @head.take(@env, @data)
+      if taken.nil?
+        @deadline = Timers.now + Limits::HEAD_TIME_MAX_S unless begun
+        return false
+      end
+      drop_bytes(taken)
       @keep_alive = @head.keep_alive?(@env)
       expected = expect
       case (length = @head.length)
@@ -154,9 +182,7 @@ module NeverBlock
     def take_body
       return false if @data.bytesize < @length
 
-      body = @data.bytesize == @length ? @data : @data.slice!(0, @length)
-      @data = String.new if body.equal?(@data)
-      dispatch(StringIO.new(body))
+      dispatch(StringIO.new(take_bytes(@length)))
       true
     end
 
@@ -199,21 +225,17 @@ module NeverBlock
 
     # In a fiber: returns the next bytes of the client, or raises.
     def receive
-      unless @data.empty?
-        got = @data
-        @data = String.new
-        return got
-      end
+      return take_bytes(@data.bytesize) unless @data.empty?
+
       continue
-      @pace ||= Pace.new
       loop do
         case (got = @socket.read_nonblock(Limits::READ_BYTES, exception: false))
         when :wait_readable
-          @pace.wait(@scheduler, @socket, IO::READABLE) ||
+          pace.wait(@scheduler, @socket, IO::READABLE) ||
             raise(Refusal.new(408, "the body came too slowly"))
         when nil then raise ClientGone, "the body is incomplete"
         else
-          @pace.moved(got.bytesize)
+          @moved += got.bytesize
           return got
         end
       end
@@ -234,7 +256,7 @@ module NeverBlock
       @deadline = nil
       @env["rack.input"] = input
       @env["REMOTE_ADDR"] = (@remote ||= remote_address)
-      @env["rack.hijack"] = method(:hijack)
+      @env["rack.hijack"] = @hijack
       @server.gate.enter(self)
     end
 
@@ -244,22 +266,9 @@ module NeverBlock
       raise ClientGone, error.message
     end
 
-    # The fiber of one request.
-    def run
-      @pace = nil
-      respond
-      @server.after_request
-    ensure
-      begin
-        finish_request
-      ensure
-        @server.gate.leave
-      end
-    end
-
     def respond
       env = @env
-      answer = Answer.new(self, env, keep_alive: @keep_alive)
+      answer = Answer.new(self, env, @keep_alive)
       status, headers, body = @server.app.call(env)
       return if @state == :hijacked
 
@@ -327,7 +336,7 @@ module NeverBlock
       @head.reset
       @state = :head
       @served = true
-      @deadline = Timers.now + Limits::IDLE_TIME_MAX_S
+      @deadline = @scheduler.began + Limits::IDLE_TIME_MAX_S
       # The loop takes what is here already, unless it is about to.
       @scheduler.soon { proceed } unless @attached && @data.empty?
     end
@@ -365,25 +374,54 @@ module NeverBlock
       @server.forget(self)
     end
 
-    def joined(parts)
-      return parts if parts.size == 1
+    # Takes the first of the bytes that are here.
+    def take_bytes(count)
+      own_data
+      return @data.slice!(0, count) if count < @data.bytesize
 
-      parts.sum(&:bytesize) <= Limits::WRITE_JOINED_BYTES_MAX ? [parts.join] : parts
+      taken = @data
+      @data = NOTHING
+      taken
+    end
+
+    # The same without need for them. Most often they are all that is here.
+    def drop_bytes(count)
+      return @data = NOTHING if count == @data.bytesize
+
+      own_data
+      @data.slice!(0, count)
+    end
+
+    # What is left after a read is this connection's own: the buffer is used for the next one.
+    def own_data
+      @data = String.new << @data if @data.equal?(@server.buffer)
+    end
+
+    def joined(parts)
+      return parts if parts.size == 1 || parts.sum(&:bytesize) > Limits::WRITE_JOINED_BYTES_MAX
+
+      [parts.each_with_object(String.new) { |part, text| text << Answer.bytes(part) }]
+    end
+
+    # How quick the client is counts from the first wait on, with all that moved before.
+    def pace
+      (@pace ||= Pace.new).tap do |pace|
+        pace.moved(@moved)
+        @moved = 0
+      end
     end
 
     def write_all(part)
-      loop do
-        case (written = @socket.write_nonblock(part, exception: false))
-        when :wait_writable
-          @pace.wait(@scheduler, @socket, IO::WRITABLE) ||
+      until (written = @socket.write_nonblock(part, exception: false)) == part.bytesize
+        if written == :wait_writable
+          pace.wait(@scheduler, @socket, IO::WRITABLE) ||
             raise(ClientGone, "the answer was read too slowly")
         else
-          @pace.moved(written)
-          return if written == part.bytesize
-
+          @moved += written
           part = part.byteslice(written..)
         end
       end
+      @moved += written
     end
   end
 end

@@ -33,18 +33,21 @@ module NeverBlock
       @length = 0
     end
 
-    # Fills the environment, and removes the head from the bytes; returns false until it is whole.
+    # Fills the environment; returns the length of the head once it is whole.
     def take(env, data)
+      # The parser takes it for a mistake when nothing new is there.
+      return if @read == data.bytesize
+
       @read = @parser.execute(env, data, @read)
       unless @parser.finished?
         raise Refusal.new(431, "the head is too large") if data.bytesize > Limits::HEAD_BYTES_MAX
 
-        return false
+        return
       end
       raise Refusal.new(431, "the head is too large") if @read > Limits::HEAD_BYTES_MAX
 
-      finish(env, data.slice!(0, @read))
-      true
+      finish(env, data.bytesize == @read ? data : data.byteslice(0, @read))
+      @read
     rescue Puma::HttpParserError => error
       raise refusal(error.message)
     end

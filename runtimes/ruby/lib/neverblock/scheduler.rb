@@ -68,6 +68,9 @@ module NeverBlock
 
     def closed? = @closed
 
+    # Returns when what runs now began: near enough for limits of many seconds.
+    def began = @pulse.began || Timers.now
+
     # Makes the loop turn; any thread and any signal handler may call it.
     def wakeup = @closed || @selector.wakeup
 
@@ -82,16 +85,12 @@ module NeverBlock
 
     # Starts a fiber at once; who starts it goes on when it first waits or ends.
     def start(**options, &block)
-      fiber = Fiber.new(blocking: false, **options) { guard(&block) }
-      caller = Fiber.current
-      if @loop.nil? || caller.equal?(@loop)
-        begin_outside_of_run { fiber.transfer }
-      else
-        wait = Wait.new(caller)
-        wake(wait, nil)
-        suspend(wait) { fiber.transfer }
-      end
-      fiber
+      launch(Fiber.new(blocking: false, **options) { guard(&block) })
+    end
+
+    # Starts a fiber that runs what is given.
+    def serve(runnable)
+      launch(Fiber.new { guard { runnable.run } })
     end
 
     def watch(io)
@@ -129,6 +128,18 @@ module NeverBlock
 
     private
 
+    def launch(fiber)
+      caller = Fiber.current
+      if @loop.nil? || caller.equal?(@loop)
+        begin_outside_of_run { fiber.transfer }
+      else
+        wait = Wait.new(caller)
+        wake(wait, nil)
+        suspend(wait) { fiber.transfer }
+      end
+      fiber
+    end
+
     # An IO that was abandoned meanwhile may have a new watch.
     def forget(watch)
       @watches.delete(watch.io) if !watch.used? && @watches[watch.io].equal?(watch)
@@ -150,25 +161,25 @@ module NeverBlock
     end
 
     def turn
-      @pulse.rest
-      monitors = @selector.select(patience)
-      @pulse.beat
-      @timers.ring
+      monitors = @selector.select(patience(@pulse.rest))
+      now = @pulse.beat
+      busy = @timers.ring(now)
       monitors&.each do |monitor|
-        @pulse.beat
+        @pulse.beat if busy
+        busy = true
         # A handler before this one may have closed it.
         monitor.value.ready unless monitor.closed?
       end
-      look_for_closed
+      look_for_closed(now)
       resume_foreign unless @foreign.empty?
       resume_ready
       raise_fatal if @fatal
     end
 
-    def patience
+    def patience(now)
       return 0 unless @ready.empty? && @foreign.empty?
 
-      wait = @timers.wait
+      wait = @timers.wait(now)
       return wait if @watches.empty? || (wait && wait < CLOSED_EVERY_S)
 
       CLOSED_EVERY_S
@@ -193,8 +204,7 @@ module NeverBlock
       end
     end
 
-    def look_for_closed
-      now = Timers.now
+    def look_for_closed(now)
       return if @looked_at && now - @looked_at < CLOSED_EVERY_S
 
       @looked_at = now

@@ -13,7 +13,7 @@ module NeverBlock
     # The version of the interface, which Rack 3 no longer has.
     RACK_VERSION = [1, 3].freeze
 
-    attr_reader :app, :scheduler, :gate, :date_field
+    attr_reader :app, :scheduler, :gate, :date_field, :buffer
 
     # The listeners are sockets that are bound, and listen from `run` on.
     def initialize(app, listeners, fibers_max: Limits::FIBERS_MAX, stop_time_max: nil,
@@ -29,6 +29,8 @@ module NeverBlock
       @template = template(multiprocess)
       @stopping = false
       @refusals = {}
+      # Connections read into it one after the other: most requests are whole and taken at once.
+      @buffer = String.new(capacity: Limits::READ_BYTES)
     end
 
     # Serves in this thread until it is stopped; the block is called once it listens.

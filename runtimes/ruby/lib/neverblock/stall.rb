@@ -14,6 +14,7 @@ module NeverBlock
       @limit = Float::INFINITY
     end
 
+    # Returns the time.
     def beat
       now = Timers.now
       tell(now) if @began && now - @began > @limit
@@ -21,9 +22,12 @@ module NeverBlock
       @began = now
     end
 
+    # Returns the time.
     def rest
-      tell(Timers.now) if @began && Timers.now - @began > @limit
+      now = Timers.now
+      tell(now) if @began && now - @began > @limit
       @began = nil
+      now
     end
 
     private

@@ -43,25 +43,27 @@ module NeverBlock
     end
 
     # Returns the seconds until the next timer, or nil if there is none.
-    def wait
+    def wait(now = Timers.now)
       pop while @heap.first&.cancelled?
       return unless (timer = @heap.first)
 
-      left = timer.at - Timers.now
+      left = timer.at - now
       left.positive? ? left : 0
     end
 
-    # Calls what is due now; what that adds has to wait for the next turn.
-    def ring
-      return if @heap.empty?
-
-      now = Timers.now
+    # Calls what is due; what that adds has to wait for the next turn. Returns whether anything was.
+    def ring(now = Timers.now)
+      rang = false
       while (timer = @heap.first) && (timer.cancelled? || timer.at <= now)
         block = timer.block
         pop
         timer.clear
-        block&.call
+        next unless block
+
+        rang = true
+        block.call
       end
+      rang
     end
 
     def self.now = Process.clock_gettime(Process::CLOCK_MONOTONIC)

@@ -75,9 +75,15 @@ fn in_class(body: &[u8], byte: u8) -> (bool, usize) {
     }
 }
 
+/// Returns the bytes that every match begins with.
+pub fn literal(pattern: &[u8]) -> &[u8] {
+    let end = pattern.iter().position(|byte| b"*?[\\".contains(byte));
+    &pattern[..end.unwrap_or(pattern.len())]
+}
+
 /// Returns the whole tokens that every match begins with.
 pub fn prefix(pattern: &str) -> Prefix {
-    let literal = pattern.find(['*', '?', '[', '\\']).unwrap_or(pattern.len());
+    let literal = literal(pattern.as_bytes()).len();
     let tokens = if literal == pattern.len() {
         pattern
     } else {

@@ -10,6 +10,7 @@ use super::{Connection, Problem, Words};
 use crate::table;
 use crate::table::{Spec, TABLE};
 use store::INLINE_VALUE_MAX;
+use store::bus::SubscriptionKind;
 
 /// The version of Redis whose clients find here what they look for; many ask for it.
 pub const COMPATIBLE_VERSION: &str = "7.0.0";
@@ -135,8 +136,8 @@ impl Connection {
                 "total_commands_processed",
                 context.clients.commands.load(Ordering::Relaxed).to_string(),
             ),
-            ("pubsub_channels", context.bus.channels(None).len().to_string()),
-            ("pubsub_patterns", context.bus.patterns().to_string()),
+            ("pubsub_channels", context.bus.count(SubscriptionKind::Channel).to_string()),
+            ("pubsub_patterns", context.bus.count(SubscriptionKind::Pattern).to_string()),
             ("# Replication", String::new()),
             ("role", "master".into()),
             ("history", head),

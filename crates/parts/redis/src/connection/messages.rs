@@ -164,9 +164,10 @@ impl Connection {
         let bus = self.context.bus.clone();
         if words.is(1, "CHANNELS") {
             let pattern = channel(&self.rights, words.from(2).next().unwrap_or(b"*"));
-            let channels = bus.channels(Some(&pattern));
+            let channels = bus.names_everywhere(SubscriptionKind::Channel, &pattern).await;
+            let channels = channels.map_err(Problem::error)?;
             self.replies.array(channels.len());
-            for (name, _) in channels {
+            for name in channels {
                 self.replies.bulk(channel_name(&self.rights, &name));
             }
         } else if words.is(1, "NUMSUB") {
@@ -178,8 +179,9 @@ impl Connection {
                 self.replies.integer(count as i64);
             }
         } else if words.is(1, "NUMPAT") {
-            let count = bus.patterns_below(&channel(&self.rights, b""));
-            self.replies.integer(count as i64);
+            let all = channel(&self.rights, b"*");
+            let patterns = bus.names_everywhere(SubscriptionKind::Pattern, &all).await;
+            self.replies.integer(patterns.map_err(Problem::error)?.len() as i64);
         } else {
             return Err(Problem::error("PUBSUB has CHANNELS, NUMSUB and NUMPAT"));
         }

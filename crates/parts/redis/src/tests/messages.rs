@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use store_core::resp::glob;
 
 use super::{Server, show};
-use store::bus::{Message, Neighbours};
+use store::bus::{BusError, Message, Names, Neighbours, SubscriptionKind};
 
 #[test]
 fn messages_reach_subscribers_in_both_protocols() {
@@ -98,8 +100,20 @@ impl Neighbours for Others {
         wanted.min(2)
     }
 
-    async fn listening(&self, channels: &[bytes::Bytes]) -> Vec<usize> {
+    async fn listening(&self, channels: &[Bytes]) -> Vec<usize> {
         channels.iter().map(|name| if name == "a" { 2 } else { 0 }).collect()
+    }
+
+    async fn names(&self, kind: SubscriptionKind, pattern: &Bytes) -> Result<Names, BusError> {
+        let names: &[&'static str] = match kind {
+            SubscriptionKind::Channel => &["a", "c"],
+            SubscriptionKind::Pattern => &["a*", "b*"],
+        };
+        let names = names.iter().map(|name| Bytes::from_static(name.as_bytes()));
+        match &pattern[..] {
+            b"many*" => Err(BusError::Names),
+            _ => Ok(names.filter(|name| glob::matches(pattern, name)).collect()),
+        }
     }
 
     async fn meet(&self) -> usize {
@@ -123,6 +137,11 @@ fn other_nodes_hear_messages_and_are_waited_for() {
     assert_eq!(show(&listener.next()), "[message a from another]");
     assert_eq!(others.forwarded.lock().unwrap().len(), 1);
     assert_eq!(client.text("PUBSUB NUMSUB a b"), "[a 3 b 0]");
+    assert_eq!(client.text("PUBSUB CHANNELS"), "[a c]");
+    assert_eq!(client.text("PUBSUB CHANNELS c*"), "[c]");
+    assert!(client.text("PUBSUB CHANNELS many*").contains("with a longer pattern"));
+    listener.text("PSUBSCRIBE b*");
+    assert_eq!(client.text("PUBSUB NUMPAT"), "2");
     assert_eq!(client.text("WAIT 5 10"), "2");
     assert_eq!(client.text("CORTEX.SYNC"), "3");
 }
