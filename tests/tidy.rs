@@ -26,6 +26,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("recipe-core", 1),
     ("router-core", 1),
     ("checker-core", 1),
+    ("secret-core", 1),
     ("session-core", 1),
     ("runtime", 2),
     ("store", 3),
@@ -43,6 +44,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("checker", 4),
     ("upgrade", 4),
     ("logs", 4),
+    ("secrets", 4),
     ("client", 4),
     ("source", 4),
     ("api", 5),
@@ -54,7 +56,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("sim", 8),
 ];
 /// The crates that decide, which do no I/O.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "model",
     "access",
     "acme",
@@ -64,6 +66,7 @@ const PURE: [&str; 10] = [
     "recipe",
     "router",
     "checker",
+    "secret",
     "session",
 ];
 
@@ -86,6 +89,7 @@ const KEPT_OUT: &[(&str, &[&str])] = &[
     ("agent", &["router-core", "hyper", "axum"]),
     ("certificates", &["router", "router-core", "agent-core", "axum"]),
     ("checker", &["router-core", "agent-core", "hyper", "axum"]),
+    ("secrets", &["router-core", "agent-core", "hyper", "axum", "cluster"]),
     ("proxy", &["store-core", "store", "agent-core", "axum"]),
     ("cli", &["rusqlite", "bench"]),
 ];

@@ -213,6 +213,12 @@ pub enum TypedKey {
     Binary(ContentHash),
     /// The progress of one node with that.
     NodeUpgrade(NodeId),
+    /// The key that seals secrets, by its id.
+    Sealing,
+    /// The order to seal them with another one.
+    RotationOrder,
+    /// The keys that a node has for that.
+    NodeSecrets(NodeId),
     /// What applications get that say nothing of their isolation.
     IsolationDefault,
     /// A person with rights. The names of the users of the Redis listener are one token shorter.
@@ -314,6 +320,9 @@ impl TypedKey {
             TypedKey::Roll => "cluster::upgrade".into(),
             TypedKey::Binary(hash) => format!("cluster::binary::{hash}"),
             TypedKey::NodeUpgrade(node) => format!("node::{node}::upgrade"),
+            TypedKey::Sealing => "cluster::secrets".into(),
+            TypedKey::RotationOrder => "cluster::secrets::rotate".into(),
+            TypedKey::NodeSecrets(node) => format!("node::{node}::secrets"),
             TypedKey::IsolationDefault => "cluster::isolation".into(),
             TypedKey::User(user) => format!("access::users::{user}"),
             TypedKey::Team(team) => format!("access::teams::{team}"),
@@ -401,6 +410,9 @@ impl TypedKey {
             ["cluster", "upgrade"] => TypedKey::Roll,
             ["cluster", "binary", hash] => TypedKey::Binary(hash.parse().ok()?),
             ["node", node, "upgrade"] => TypedKey::NodeUpgrade(node.parse().ok()?),
+            ["cluster", "secrets"] => TypedKey::Sealing,
+            ["cluster", "secrets", "rotate"] => TypedKey::RotationOrder,
+            ["node", node, "secrets"] => TypedKey::NodeSecrets(node.parse().ok()?),
             ["cluster", "isolation"] => TypedKey::IsolationDefault,
             ["access", "users", user] => TypedKey::User(user.parse().ok()?),
             ["access", "teams", team] => TypedKey::Team(team.parse().ok()?),
@@ -470,6 +482,9 @@ impl TypedKey {
             | TypedKey::Roll
             | TypedKey::Binary(_)
             | TypedKey::NodeUpgrade(_)
+            | TypedKey::Sealing
+            | TypedKey::RotationOrder
+            | TypedKey::NodeSecrets(_)
             | TypedKey::IsolationDefault
             | TypedKey::User(_)
             | TypedKey::Team(_)

@@ -26,6 +26,7 @@ pub mod release;
 pub mod request;
 pub mod role;
 pub mod rollout;
+pub mod secrets;
 pub mod time;
 pub mod upgrade;
 pub mod value;

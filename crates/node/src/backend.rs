@@ -3,13 +3,17 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use model::NodeId;
+use model::hex::to_hex;
 use thiserror::Error;
 
 use cluster::identity::Membership;
 use os::layout::DataDirectory;
 use runtime::driver::Clock;
+use runtime::faults::Faults;
+use secrets::Secrets;
 use store::SharedStore;
 use store::open;
 use store::options::{OpenError, Options};
@@ -133,6 +137,24 @@ impl FromStr for Backend {
     fn from_str(text: &str) -> Result<Backend, BackendError> {
         Backend::parse(text, ETCD_IS_BUILT)
     }
+}
+
+/// Returns the store of a node with its secrets sealed, and what keeps the keys. A store that is
+/// not ours is returned as it is: the members of an etcd cluster do not know one another, and a
+/// guest's values are sealed where they are kept.
+pub async fn seal(
+    layout: &DataDirectory,
+    node: &NodeId,
+    backend: &Backend,
+    store: SharedStore,
+    faults: Faults,
+) -> anyhow::Result<(SharedStore, Option<Arc<Secrets>>)> {
+    let Some(replication) = store.replication().filter(|_| *backend == Backend::Local) else {
+        return Ok((store, None));
+    };
+    let cluster = to_hex(&replication.cluster().0);
+    let (secrets, store) = Secrets::open(layout, node.clone(), cluster, store, faults).await?;
+    Ok((store, Some(secrets)))
 }
 
 fn is_endpoint(text: &str) -> bool {

@@ -2,6 +2,7 @@
 //! over them and stops them in order.
 
 mod agreement;
+mod announcing;
 pub mod backend;
 mod bus;
 mod control;
@@ -16,16 +17,13 @@ pub mod started;
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use model::node::NodeInfo;
-use model::record::{self, RECORD_VERSION, Unknown};
+use model::NodeId;
 use model::role::{Role, Roles};
-use model::{Isolation, NodeId, TypedKey};
 use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
 use tokio::signal::unix::{SignalKind, signal};
@@ -51,8 +49,8 @@ use api::{ApiContext, NodeControl};
 use certificates::CertificatesContext;
 use cluster::options::PeerOptions;
 use cluster::peers::Peers;
+use cluster::prepare;
 use cluster::remote;
-use cluster::{prepare, roster};
 use metrics::Metrics;
 use os::directory;
 use os::layout::DataDirectory;
@@ -64,6 +62,7 @@ use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::Members;
 use runtime::supervise::supervise;
+use secrets::Secrets;
 use store::SharedStore;
 use store::bus::Bus;
 use store::options::Options;
@@ -146,6 +145,7 @@ pub async fn run(
 ) -> anyhow::Result<RunEnd> {
     let layout = config.layout.clone();
     let _lock = identity::lock(&layout)?;
+    os::secret_file::leave_no_core().context("core dumps cannot be turned off")?;
     directory::socket_directory(&layout)?;
     let id = identity::node_id(&layout)?;
     let roles = roles::settle(&layout, config.roles.as_ref(), &config.store, config.peers.joins())?;
@@ -165,6 +165,8 @@ pub async fn run(
     } else {
         (config.store.open(&layout, id.clone(), clock, options).await?, None)
     };
+    let faults_too = faults.clone();
+    let (store, secrets) = backend::seal(&layout, &id, &config.store, store, faults_too).await?;
     let bus = Arc::new(Bus::default());
     let of = (layout.clone(), id.clone());
     let peers = Peers::open(prepared, of.0, of.1, clock, store.clone(), guest, bus.clone()).await?;
@@ -183,19 +185,25 @@ pub async fn run(
             // A node that joins is entered by the node that lets it in, and one that was removed is
             // entered by nobody.
             let enters = !joining && !is_guest;
-            async move { announce(store, &config, &id, roles, clock, enters).await }
+            async move { announcing::announce(store, &config, &id, roles, clock, enters).await }
         }
     };
     let doubts_clock = match &peers {
         Some(peers) => peers.status().await?.clock_doubt.is_some(),
         None => false,
     };
+    if let (Some(secrets), Some(peers)) = (&secrets, &peers) {
+        secrets.connect(peers.clone());
+    }
     if joining || is_guest || doubts_clock {
         // Writes wait until this node has what its cluster has, has found whose store it uses, or
         // was told that its clock is right.
         runtime::task::spawn(supervise("announce", said));
     } else {
         said().await?;
+        if let Some(secrets) = &secrets {
+            secrets.begin().await;
+        }
     }
     let bus_address =
         roles.has(Role::Agent).then(|| bus::address(&layout, &listeners)).transpose()?;
@@ -207,14 +215,16 @@ pub async fn run(
             listeners,
             ..ServerConfig::default()
         };
-        redis::start(redis_server, store.clone(), bus, id.clone(), clock)
+        let beneath = store.beneath().unwrap_or(&store).clone();
+        redis::start(redis_server, beneath, bus, id.clone(), clock)
     });
     let redis_server = redis_server.transpose()?;
     let adopted = Arc::new(AtomicBool::new(!roles.has(Role::Agent)));
     let members = peers.clone().map(|peers| peers as Arc<dyn Members>);
     let of = (layout.clone(), id.clone(), store.clone(), members);
     let upgrading = Arc::new(Upgrading::new(of.0, of.1, of.2, of.3, adopted, origin));
-    let node = Node { config, roles, id, clock, faults, store, peers, upgrading, bus: bus_address };
+    let bus = bus_address;
+    let node = Node { config, roles, id, clock, faults, store, secrets, peers, upgrading, bus };
     let (stop_applications, stopping) = watch::channel(false);
     let (mut parts, control) = node.start(stopping)?;
     started.save(&layout)?;
@@ -237,6 +247,8 @@ struct Node {
     clock: Clock,
     faults: Faults,
     store: SharedStore,
+    /// The keys that seal secrets; `None` on a node that keeps no store of ours.
+    secrets: Option<Arc<Secrets>>,
     /// The transport to the peers; `None` if something else replicates the store.
     peers: Option<Arc<Peers>>,
     upgrading: Arc<Upgrading>,
@@ -314,12 +326,16 @@ impl Node {
             control: control.clone(),
             peers: peers.clone(),
             agent: agent.clone(),
+            secrets: self.secrets.clone(),
             upgrading: Some(upgrading.clone()),
             changes: agent.as_ref().map(|agent| agent.changes.clone()).unwrap_or_default(),
         };
         let mut parts = JoinSet::new();
         if let Some(peers) = peers.clone() {
             parts.spawn(supervise("peers", move || peers.clone().run()));
+        }
+        if let Some(secrets) = self.secrets.clone() {
+            parts.spawn(supervise("secrets", move || secrets.clone().run()));
         }
         if let Some(router) = router {
             parts.spawn(router.suspicions());
@@ -536,52 +552,6 @@ async fn told_to_stop(control: &Control, stop_applications: &watch::Sender<bool>
     tokio::select! {
         () = leave => {}
         () = stop => {}
-    }
-}
-
-/// Puts this node on the roster and writes its record.
-async fn announce(
-    store: SharedStore,
-    config: &NodeConfig,
-    node: &NodeId,
-    roles: Roles,
-    clock: Clock,
-    enters: bool,
-) -> anyhow::Result<()> {
-    if enters && !roster::was_ever_entered(&*store, node).await? {
-        let entry = TypedKey::Member(node.clone());
-        roster::enter(&*store, entry, node, Vec::new(), None, clock.now()).await?;
-    }
-    let walls = if roles.has(Role::Agent) { walls().await? } else { Vec::new() };
-    let system = rustix::system::sysinfo();
-    let info = NodeInfo {
-        v: RECORD_VERSION,
-        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        cores: std::thread::available_parallelism()
-            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
-        memory_bytes: system.totalram.saturating_mul(u64::from(system.mem_unit)),
-        platform: platform::of_this_machine().into(),
-        started_at: clock.now(),
-        http: config.http.to_string(),
-        roles,
-        walls,
-        unknown: Unknown::new(),
-    };
-    let key = TypedKey::NodeInfo(node.clone()).key();
-    store.set(key, record::encode(&info).into()).await.context("the node's record")?;
-    agreement::keep(&store, config, node, clock).await
-}
-
-/// Returns the kinds of walls that this machine can build, by trying.
-async fn walls() -> anyhow::Result<Vec<String>> {
-    let attempt = || shim::sandbox::attempt::run(Path::new("/proc/self/exe"));
-    match runtime::task::spawn_blocking(attempt).await? {
-        Ok(()) => Ok(vec![Isolation::Standard.word().to_owned()]),
-        Err(error) => {
-            tracing::warn!(error = format!("{error:#}"), "node.no_walls");
-            Ok(Vec::new())
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use model::hex::to_hex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Two threads must not each make the same secret.
 static MAKING: Mutex<()> = Mutex::new(());
@@ -42,14 +43,32 @@ pub fn random_hex(bytes: usize) -> io::Result<String> {
     Ok(to_hex(&random))
 }
 
-fn make(path: &Path, bytes: usize) -> anyhow::Result<String> {
-    let text = random_hex(bytes)?;
+/// Replaces a file that its owner alone can read, whole or not at all.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("fresh");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(text.as_bytes())?;
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;
+    path.parent().map_or(Ok(()), |directory| fs::File::open(directory)?.sync_all())
+}
+
+/// Keeps the memory of this process, and of those that it starts and that do not ask for another
+/// limit, out of core dumps.
+pub fn leave_no_core() -> io::Result<()> {
+    let maximum = getrlimit(Resource::Core).maximum;
+    if maximum == Some(0) {
+        return Ok(());
+    }
+    // With one byte the kernel writes no file and starts no program that takes core dumps either;
+    // such a program would get one with a limit of nothing.
+    Ok(setrlimit(Resource::Core, Rlimit { current: Some(1), maximum })?)
+}
+
+fn make(path: &Path, bytes: usize) -> anyhow::Result<String> {
+    let text = random_hex(bytes)?;
+    write_private(path, text.as_bytes())?;
     Ok(text)
 }
 

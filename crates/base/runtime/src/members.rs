@@ -34,15 +34,18 @@ pub enum StreamKind {
     Listeners,
     /// Questions about names that want certificates.
     Certificates,
+    /// The question for a key that seals secrets.
+    Secrets,
 }
 
 impl StreamKind {
-    pub const ALL: [StreamKind; 5] = [
+    pub const ALL: [StreamKind; 6] = [
         StreamKind::Files,
         StreamKind::Probe,
         StreamKind::Call,
         StreamKind::Listeners,
         StreamKind::Certificates,
+        StreamKind::Secrets,
     ];
 }
 

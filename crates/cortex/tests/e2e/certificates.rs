@@ -16,6 +16,7 @@ use crate::fixtures::cluster::{Location, cluster_at, id_of};
 use crate::machine::free_port;
 use crate::node::{Node, Outcome, Running, run};
 use crate::project::{copy_of_example, edit, of_files};
+use crate::secrets::files_with;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 /// The time within which a change holds on all nodes, and what a busy machine needs to look.
@@ -173,6 +174,11 @@ fn a_certificate_that_is_brought_to_one_node_is_shown_by_all() {
     for node in [&one, &two] {
         assert!(added.stdout.contains(&id_of(&node.node)), "{added:?}");
         node.shows(&rsa, "shop.example");
+    }
+    let key = fs::read_to_string(&rsa.key).expect("its key");
+    let line = key.lines().nth(1).expect("a line of it");
+    for node in [&one, &two] {
+        assert_eq!(files_with(&node.node.data(), line), Vec::<PathBuf>::new());
     }
     eprintln!("both nodes showed it {:?} after the command began", added_at.elapsed());
     let mut open = OpenConnection::new(&two, "shop.example");

@@ -57,6 +57,7 @@ mod roles;
 mod run;
 mod same_build;
 mod scheduled;
+mod secrets;
 mod secure;
 mod sessions;
 mod shared;

@@ -7,6 +7,7 @@ pub mod export;
 pub mod login;
 pub mod people;
 pub mod position;
+pub mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -391,6 +392,12 @@ pub struct RemovedNode {
     pub id: String,
     /// Applications whose persistent files were on this node only.
     pub holds: Vec<String>,
+    /// The secrets that it could read.
+    #[serde(default)]
+    pub knew: Vec<String>,
+    /// Whether secrets get another key, as it had the one from before.
+    #[serde(default)]
+    pub rotates: bool,
 }
 
 /// The paths of an application that outlive its releases.

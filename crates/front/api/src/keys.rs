@@ -7,6 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use model::secrets::sealed_for;
 use model::{Key, Prefix};
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -50,6 +51,16 @@ pub fn prefix(text: &str) -> Result<Prefix, Problem> {
         .map_err(|error: model::key::KeyError| Problem::invalid("invalid_key", error.to_string()))
 }
 
+/// Returns the store whose values are as they lie there: secrets are sealed.
+fn as_kept(store: &SharedStore) -> &SharedStore {
+    store.beneath().unwrap_or(store)
+}
+
+/// Whether a value must not be shown here: the store that keeps it has opened it for this node.
+fn is_open_secret(store: &SharedStore, key: &Key) -> bool {
+    store.beneath().is_none() && sealed_for(key).is_some()
+}
+
 fn no_value(key: &Key) -> Problem {
     Problem::missing("no_value", format!("no value is stored under '{key}'"))
         .hint("`cortex store ls PREFIX` lists the keys there are")
@@ -60,7 +71,12 @@ pub async fn get(
     Query(query): Query<KeyQuery>,
 ) -> Result<Response, Problem> {
     let key = key(&query.key)?;
-    let entry = store.lookup(&key).await?.ok_or_else(|| no_value(&key))?;
+    if is_open_secret(&store, &key) {
+        let what = format!("the value of '{key}' is a secret and is not shown");
+        return Err(Problem::invalid("secret", what)
+            .hint("`cortex config get` prints one variable of an application"));
+    }
+    let entry = as_kept(&store).lookup(&key).await?.ok_or_else(|| no_value(&key))?;
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
     match (entry.value.reader().await?, entry.value) {
         (Some(reader), _) => {
@@ -146,7 +162,7 @@ pub async fn list(
     State(store): State<SharedStore>,
     Query(query): Query<PrefixQuery>,
 ) -> Result<Json<Vec<StoredKey>>, Problem> {
-    let entries = store.prefix(&prefix(&query.prefix)?).await?;
+    let entries = as_kept(&store).prefix(&prefix(&query.prefix)?).await?;
     let rows = entries.into_iter().map(|entry| StoredKey {
         key: entry.key.to_string(),
         size: entry.value.size(),
@@ -177,7 +193,7 @@ pub async fn watch(
     State(store): State<SharedStore>,
     Query(query): Query<PrefixQuery>,
 ) -> Result<Response, Problem> {
-    let mut watch = store.watch(prefix(&query.prefix)?, None).await?;
+    let mut watch = as_kept(&store).watch(prefix(&query.prefix)?, None).await?;
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
     runtime::task::spawn(async move {
         loop {
@@ -186,7 +202,7 @@ pub async fn watch(
                 () = sender.closed() => return,
             };
             let Some(event) = event else { return };
-            if sender.send(change(event)).await.is_err() {
+            if sender.send(change(&store, event)).await.is_err() {
                 return;
             }
         }
@@ -194,14 +210,14 @@ pub async fn watch(
     Ok(ndjson(receiver))
 }
 
-fn change(event: WatchEvent) -> StoreChange {
+fn change(store: &SharedStore, event: WatchEvent) -> StoreChange {
     match event {
         WatchEvent::Resync { .. } => StoreChange::Resync,
         WatchEvent::Changed { key, value: None, .. } => StoreChange::Deleted { key: key.into() },
         WatchEvent::Changed { key, value: Some(value), .. } => {
             let text = value
                 .inline()
-                .filter(|bytes| bytes.len() <= WATCH_VALUE_MAX)
+                .filter(|bytes| bytes.len() <= WATCH_VALUE_MAX && !is_open_secret(store, &key))
                 .and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
             StoreChange::Set { key: key.into(), size: value.size(), value: text }
         }

@@ -35,6 +35,7 @@ mod releases;
 mod rollback;
 mod routes;
 mod run;
+mod secrets;
 mod sessions;
 mod socket;
 mod sources;
@@ -61,6 +62,7 @@ use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
 use serde::de::DeserializeOwned;
 
 use ::cluster::peers::Peers;
+use ::secrets::Secrets;
 use ::upgrade::Upgrading;
 use agent::AgentContext;
 use api_types::PortRow;
@@ -111,6 +113,8 @@ pub struct ApiContext {
     pub peers: Option<Arc<Peers>>,
     /// The node's agent; `None` on a node that runs no applications.
     pub agent: Option<Arc<AgentContext>>,
+    /// What keeps the keys of secrets; `None` on a node that keeps no store of ours.
+    pub secrets: Option<Arc<Secrets>>,
     /// The state of upgrades; `None` on a node that only keeps the store.
     pub upgrading: Option<Arc<Upgrading>>,
     /// Held while numbers and ports are given out, by commands and by the agent: read, choose and
@@ -242,6 +246,8 @@ fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/nodes/{node}/drain", Right::ManageNodes, nodes::changes::drain)
         .post("/v1/nodes/{node}/activate", Right::ManageNodes, nodes::changes::activate)
         .post("/v1/nodes/{node}/remove", Right::ManageNodes, nodes::changes::remove)
+        .get("/v1/secrets", Right::SeePlatform, secrets::show)
+        .post("/v1/secrets/rotate", Right::ManageNodes, secrets::rotate)
         .get("/v1/authority", Right::SeePlatform, authority::show)
         .post("/v1/authority", Right::ManagePeople, authority::agree)
         .delete("/v1/authority", Right::ManagePeople, authority::withdraw)

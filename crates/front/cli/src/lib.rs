@@ -41,6 +41,7 @@ mod rollback;
 mod router;
 mod run;
 mod scale;
+mod secrets;
 mod self_check;
 mod spelling;
 mod status;
@@ -183,6 +184,8 @@ enum Command {
     Users(users::Users),
     /// Show or choose whether applications that say nothing run behind a wall
     Isolation(isolation::Isolation),
+    /// Show how secrets are sealed, or seal them with another key
+    Secrets(secrets::Secrets),
     /// List teams, add or remove one, give them applications or take them
     Teams(teams::Teams),
     /// List tokens, create or revoke one
@@ -432,6 +435,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Pin(command) => command.run(context).await,
         Command::Users(command) => command.run(context).await,
         Command::Isolation(command) => command.run(context).await,
+        Command::Secrets(command) => command.run(context).await,
         Command::Teams(command) => command.run(context).await,
         Command::Tokens(command) => command.run(context).await,
         Command::Audit(command) => command.run(context).await,

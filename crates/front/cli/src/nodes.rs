@@ -267,6 +267,18 @@ async fn remove(session: &Session, node: &str, force: bool) -> anyhow::Result<()
              {name} NODE --without-files`"
         ));
     }
+    if removed.rotates {
+        output::say(
+            "It had the key of the secrets, so they get another one; `cortex secrets` shows how \
+             far it is.",
+        );
+    }
+    if !removed.knew.is_empty() {
+        output::say("It could read these; change them wherever they open something:");
+        for known in removed.knew {
+            output::say(&format!("  {}", known));
+        }
+    }
     Ok(())
 }
 

@@ -3,9 +3,8 @@
 //! came in. Must not know the network; opening the store and redeeming an invitation drive it.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -25,7 +24,6 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 
 use super::credential::LIFE;
 use os::directory::private_directory;
-use store::disk::sync_dir;
 
 const FORMAT: u32 = 1;
 
@@ -160,15 +158,7 @@ impl Membership {
 }
 
 pub fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let fresh = path.with_extension("fresh");
-    let written = (|| {
-        let mut options = fs::File::options();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&fresh, path)?;
-        path.parent().map_or(Ok(()), sync_dir)
-    })();
+    let written = os::secret_file::write_private(path, bytes);
     written.with_context(|| format!("{} cannot be written; free space for it", path.display()))
 }
 

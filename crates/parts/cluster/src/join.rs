@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use model::hex::{from_hex, to_hex};
+use model::secrets::SealingRecord;
 use model::time::CLOCK_AHEAD_MAX_MS;
 use model::{NodeId, Timestamp, TypedKey};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ use super::options::PeerOptions;
 use super::roster::{self, ADDRESSES_MAX, Roster};
 use super::tls;
 use runtime::driver::Clock;
+use store::lookup_record;
 
 const FORMAT: u32 = 1;
 /// The time limit of the whole exchange, with a write of the roster.
@@ -58,6 +60,9 @@ struct JoinRequest {
     /// Whether the new node is to keep no store.
     #[serde(default)]
     guest: bool,
+    /// Whether the new node can open sealed secrets.
+    #[serde(default)]
+    opens_secrets: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,6 +113,9 @@ async fn admit(net: &Net, request: JoinRequest) -> anyhow::Result<JoinAnswer> {
     check_clock(net.now(), request.now_ms)?;
     check_reachable(net, &request.addresses).await?;
     let secret = Secret(from_hex(&request.secret).context("the secret is malformed")?);
+    if !request.guest && !request.opens_secrets {
+        check_secrets_are_clear(net).await?;
+    }
     let JoinRequest { node, addresses, pin, guest, .. } = request;
     let pin = pin.map(|pin| from_hex(&pin).context("the new node's key is malformed"));
     let pin = pin.transpose()?;
@@ -120,6 +128,18 @@ async fn admit(net: &Net, request: JoinRequest) -> anyhow::Result<JoinAnswer> {
         net.book().restore(&secret);
     }
     entered
+}
+
+/// Refuses a build from before sealed secrets where they are sealed: what it runs would lack its
+/// variables.
+async fn check_secrets_are_clear(net: &Net) -> anyhow::Result<()> {
+    let record: Option<SealingRecord> = lookup_record(&*net.store, TypedKey::Sealing.key()).await?;
+    ensure!(
+        record.is_none_or(|record| record.seals.is_none()),
+        "this cluster's secrets are sealed, and the new node runs a version of Cortex that cannot \
+         open them: install the version of the others there"
+    );
+    Ok(())
 }
 
 /// Checks the new node's clock; if it were wrong, its changes would be refused later, one by one.
@@ -315,6 +335,7 @@ async fn ask(
         now_ms: Some(Clock::start_off(options.clock_off).now().0),
         versions: Some(options.versions),
         guest: options.guest,
+        opens_secrets: true,
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let issuer = pin_of(shown.context("it showed no certificate")?)?;

@@ -42,6 +42,7 @@ pub fn stream_alpn(kind: StreamKind) -> &'static [u8] {
         StreamKind::Call => b"cortex-call/1",
         StreamKind::Listeners => b"cortex-listeners/1",
         StreamKind::Certificates => b"cortex-certificates/1",
+        StreamKind::Secrets => b"cortex-secrets/1",
     }
 }
 
@@ -127,6 +128,7 @@ impl ClusterTls {
                 client(stream_alpn(StreamKind::Call))?,
                 client(stream_alpn(StreamKind::Listeners))?,
                 client(stream_alpn(StreamKind::Certificates))?,
+                client(stream_alpn(StreamKind::Secrets))?,
             ],
             member_server: Arc::new(member_server),
             join_server,

@@ -431,7 +431,7 @@ impl Store for EtcdStore {
                 let feed = self.feed.clone();
                 let caught_up = feed.catch_up(prefix, watch, local, from, until, sender);
                 self.feed.link.home().spawn(caught_up);
-                Ok(Watch { events })
+                Ok(Watch::new(events))
             }
         }
     }

@@ -285,12 +285,46 @@ pub enum WatchEvent {
 /// gets `Resync`.
 pub struct Watch {
     pub events: mpsc::Receiver<WatchEvent>,
+    lens: Option<Lens>,
+}
+
+/// How a store on top of another one shows its changes.
+struct Lens {
+    see: Box<dyn Fn(WatchEvent) -> WatchEvent + Send + Sync>,
+    /// News that what was shown before would look different now.
+    renewed: tokio::sync::watch::Receiver<u64>,
+    at: Cursor,
 }
 
 impl Watch {
+    pub fn new(events: mpsc::Receiver<WatchEvent>) -> Watch {
+        Watch { events, lens: None }
+    }
+
+    /// Returns the same watch with its events seen through `see`, and with a `Resync` whenever
+    /// `renewed` has news.
+    pub fn seen_through(
+        self,
+        see: impl Fn(WatchEvent) -> WatchEvent + Send + Sync + 'static,
+        renewed: tokio::sync::watch::Receiver<u64>,
+    ) -> Watch {
+        let at = Cursor { incarnation: 0, arrival: 0 };
+        Watch { events: self.events, lens: Some(Lens { see: Box::new(see), renewed, at }) }
+    }
+
     /// Returns the next change; `None` when the store has stopped.
     pub async fn next(&mut self) -> Option<WatchEvent> {
-        self.events.recv().await
+        let Some(lens) = &mut self.lens else { return self.events.recv().await };
+        tokio::select! {
+            biased;
+            event = self.events.recv() => {
+                let event = event?;
+                let (WatchEvent::Changed { cursor, .. } | WatchEvent::Resync { cursor }) = &event;
+                lens.at = *cursor;
+                Some((lens.see)(event))
+            }
+            Ok(()) = lens.renewed.changed() => Some(WatchEvent::Resync { cursor: lens.at }),
+        }
     }
 }
 
@@ -379,6 +413,11 @@ pub trait Store: Send + Sync + 'static {
     async fn head(&self) -> Result<String, StoreError>;
     /// Drops the commits before this time that newer ones have replaced, and deletes.
     async fn squash(&self, before: Timestamp) -> Result<(), StoreError>;
+    /// Returns the store that this one rests on, with values as they are kept there; `None` if it
+    /// rests on none.
+    fn beneath(&self) -> Option<&SharedStore> {
+        None
+    }
     /// Returns the replication between the nodes; `None` if something else keeps them together.
     fn replication(&self) -> Option<Replication> {
         None

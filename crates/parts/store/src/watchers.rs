@@ -49,7 +49,7 @@ impl Watchers {
             Some(_) | None => watcher.resync(now),
         }
         self.list.push(watcher);
-        Some(Watch { events })
+        Some(Watch::new(events))
     }
 
     /// Notifies the watchers of a key. The change must be readable before this is called. `event`

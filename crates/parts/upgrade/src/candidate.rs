@@ -98,7 +98,7 @@ mod tests {
         check("#!/bin/sh\necho 'cortex 9'\n", "self-check says is not understood");
         let newer = r#"{"version":"9","handover":{"lowest":1,"highest":1},
             "wire":{"lowest":70,"highest":71},"log":{"lowest":1,"highest":LOG},
-            "shim":{"lowest":1,"highest":1}}"#;
+            "shim":{"lowest":1,"highest":1},"secrets":1}"#;
         let newer = newer.replace("LOG", &store_core::record::FORMAT.to_string());
         let script =
             format!("#!/bin/sh\n[ \"$1\" = --version ] && exec echo 'cortex 9'\necho '{newer}'\n");

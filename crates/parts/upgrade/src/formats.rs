@@ -35,6 +35,9 @@ pub struct Formats {
     /// The formats of the store's log that are read; the highest is written.
     pub log: Span,
     pub shim: Span,
+    /// The newest format of sealed secrets that it opens; 0 from a build that opens none.
+    #[serde(default)]
+    pub secrets: u32,
 }
 
 impl Formats {
@@ -49,6 +52,7 @@ impl Formats {
             },
             log: Span { lowest: LOG_LOWEST, highest: store_core::record::FORMAT },
             shim: only(shim::message::VERSION),
+            secrets: secret_core::sealed::FORMAT,
         }
     }
 
@@ -69,6 +73,11 @@ impl Formats {
                  instead",
                 self.log.highest
             ));
+        }
+        if self.secrets < running.secrets {
+            return Err("it cannot open the secrets that what runs now seals; see \
+                        docs/secrets.md before you go back"
+                .into());
         }
         let pairs = [
             ("the nodes' protocol", self.wire, running.wire),
@@ -117,5 +126,6 @@ mod tests {
         check(|newer| apart(&mut newer.handover), "handing over");
         check(|newer| apart(&mut newer.log), "reads formats");
         check(|newer| newer.log.highest += 1, "could not read");
+        check(|older| older.secrets -= 1, "cannot open the secrets");
     }
 }

@@ -10,7 +10,7 @@ use model::{NodeId, TypedKey};
 use serde::Deserialize;
 
 use super::super::problem::Problem;
-use super::super::{Api, Shared, parse, records};
+use super::super::{Api, Shared, parse, records, secrets};
 use super::{ClusterView, prefix, shown};
 use api_types::{NodeShown, RemovedNode};
 
@@ -83,6 +83,9 @@ pub async fn remove(
     if !force {
         check_idle(&cluster, &id)?;
     }
+    let knew = secrets::known(&api).await?;
+    let said = records::read(&*api.store, TypedKey::NodeSecrets(id.clone())).await?;
+    let rotates = secrets::had_key(said);
     // From here on nobody listens to the node, so what it reported of itself means nothing any
     // more.
     api.store.delete(TypedKey::Member(id.clone()).key()).await?;
@@ -99,7 +102,10 @@ pub async fn remove(
         }
     }
     let holds = cluster.held_by(&id).map(ToString::to_string).collect();
-    Ok(Json(RemovedNode { id: id.to_string(), holds }))
+    if rotates {
+        secrets::order(&api, format!("node {id} was removed")).await?;
+    }
+    Ok(Json(RemovedNode { id: id.to_string(), holds, knew, rotates }))
 }
 
 fn itself(cluster: &ClusterView, id: &NodeId) -> Problem {

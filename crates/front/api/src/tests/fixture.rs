@@ -85,6 +85,7 @@ impl Fixture {
             control: control.clone(),
             peers: None,
             agent: None,
+            secrets: None,
             upgrading: None,
             changes: Arc::default(),
         };

@@ -18,7 +18,7 @@ use ::cluster;
 use api::{ApiContext, NodeControl};
 use api_types::PortRow;
 use cluster::peers::Peers;
-use node::backend::Backend;
+use node::backend::{self, Backend};
 use node::identity;
 use os::directory;
 use os::layout::DataDirectory;
@@ -26,6 +26,7 @@ use redis::tls::Certificate;
 use redis::tls::self_made;
 use redis::{PORT_DEFAULT, ServerConfig, ServerHandle};
 use runtime::driver::Clock;
+use runtime::faults::Faults;
 use runtime::supervise::supervise;
 use store::bus::Bus;
 use store::options::Options;
@@ -109,11 +110,17 @@ impl Serve {
         );
         let prepared = cluster::prepare::prepare(layout, &id, &wanted).await?;
         let store = self.store.open(layout, id.clone(), clock, Options::default()).await?;
+        let faults = Faults::default();
+        let (store, secrets) = backend::seal(layout, &id, &self.store, store, faults).await?;
         let bus = Arc::new(Bus::default());
         let (of, named) = (layout.clone(), id.clone());
         let peers =
             Peers::open(prepared, of, named, clock, store.clone(), None, bus.clone()).await?;
-        let server = redis::start(config, store.clone(), bus, id.clone(), clock)?;
+        if let (Some(secrets), Some(peers)) = (&secrets, &peers) {
+            secrets.connect(peers.clone());
+        }
+        let beneath = store.beneath().unwrap_or(&store).clone();
+        let server = redis::start(config, beneath, bus, id.clone(), clock)?;
         let told = Arc::new(StoreControl::default());
         let api = ApiContext {
             store: store.clone(),
@@ -125,10 +132,14 @@ impl Serve {
             control: told.clone(),
             peers: peers.clone(),
             agent: None,
+            secrets: secrets.clone(),
             upgrading: None,
             changes: Arc::default(),
         };
         let mut parts = JoinSet::new();
+        if let Some(secrets) = secrets {
+            parts.spawn(supervise("secrets", move || secrets.clone().run()));
+        }
         if let Some(peers) = peers {
             parts.spawn(supervise("peers", move || peers.clone().run()));
         }

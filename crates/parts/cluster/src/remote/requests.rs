@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use model::hex::from_hex;
+use model::secrets::sealed_for;
 use model::{Key, Prefix, Timestamp};
 use sha1::{Digest, Sha1};
 use store_core::{Position, Stamp};
@@ -15,8 +16,8 @@ use store::board::Note;
 use store::reply::Reply;
 use store::values::ValueWriter;
 use store::{
-    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, Store, StoreError, Submission,
-    Submitted, Urgency, Value, Version, Watch, Written,
+    CommitId, Cursor, Entry, HistoryEntry, INLINE_VALUE_MAX, RECORD_BYTES_MAX, Store, StoreError,
+    Submission, Submitted, Urgency, Value, Version, Watch, Written,
 };
 
 impl Shared {
@@ -113,6 +114,13 @@ pub(super) fn strange() -> StoreError {
     )
 }
 
+/// Returns whether a value goes with its request. A secret does whatever its size: it is sealed by
+/// who keeps it, and no file is to hold it before.
+fn travels_whole(key: &Key, value: &Bytes) -> bool {
+    let is_secret = sealed_for(key).is_some() && value.len() as u64 <= RECORD_BYTES_MAX;
+    value.len() <= INLINE_VALUE_MAX || is_secret
+}
+
 fn note_id(key: &Key, stamp: Stamp) -> CommitId {
     let mut hasher = blake3::Hasher::new();
     hasher.update(key.as_str().as_bytes()).update(&stamp.0.to_be_bytes());
@@ -142,7 +150,7 @@ impl Store for Shared {
                 hand_on(self.ledger.ask(what, Bytes::new())?, reply);
                 return Ok(());
             }
-            Submitted::Set { value, expires } if value.len() <= INLINE_VALUE_MAX => {
+            Submitted::Set { value, expires } if travels_whole(&key, &value) => {
                 let what = StoreRequest::Set { key, expires, only_over: place };
                 hand_on(self.ledger.ask(what, value)?, reply);
                 return Ok(());
