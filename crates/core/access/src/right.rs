@@ -14,6 +14,8 @@ pub enum Right {
     SeeApplication,
     ReadVariables,
     Push,
+    /// To take changes back, each of which needs its own right too.
+    Undo,
     Scale,
     Restart,
     Configure,
@@ -52,13 +54,14 @@ pub enum Reach {
 }
 
 impl Right {
-    pub const ALL: [Right; 23] = [
+    pub const ALL: [Right; 24] = [
         Right::ListApplications,
         Right::OwnTokens,
         Right::LogIn,
         Right::SeeApplication,
         Right::ReadVariables,
         Right::Push,
+        Right::Undo,
         Right::Scale,
         Right::Restart,
         Right::Configure,
@@ -85,6 +88,7 @@ impl Right {
             Right::SeeApplication
             | Right::ReadVariables
             | Right::Push
+            | Right::Undo
             | Right::Scale
             | Right::Restart
             | Right::Configure
@@ -113,6 +117,7 @@ impl Right {
             | Right::SeePlatform => PersonRole::Viewer,
             Right::ReadVariables
             | Right::Push
+            | Right::Undo
             | Right::Scale
             | Right::Restart
             | Right::Configure
@@ -141,6 +146,7 @@ impl Right {
             Right::SeeApplication => "see the application",
             Right::ReadVariables => "read its variables",
             Right::Push => "push to it",
+            Right::Undo => "take changes of it back",
             Right::Scale => "scale it",
             Right::Restart => "restart it",
             Right::Configure => "change its variables",

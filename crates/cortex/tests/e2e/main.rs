@@ -65,6 +65,7 @@ mod storage;
 mod stories;
 mod strangers_push;
 mod tour;
+mod undo;
 mod unfit;
 mod upgrade;
 mod vera;

@@ -7,6 +7,7 @@ pub mod export;
 pub mod login;
 pub mod people;
 pub mod position;
+pub mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,9 @@ use model::port::InstancePorts;
 use model::value::ContentHash;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// The header of a change with what the person says of it: one line of UTF-8.
+pub const NOTE_HEADER: &str = "cortex-note";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProblemBody {
@@ -216,6 +220,9 @@ pub struct ReleaseRow {
     /// The release with the node that made it.
     pub id: String,
     pub note: String,
+    /// What the person said of it who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
     /// The commit or revision that was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,

@@ -45,6 +45,7 @@ mod teams;
 mod tokens;
 mod touch;
 mod transfer;
+mod undo;
 mod unread;
 mod upgrade;
 mod upload;
@@ -294,6 +295,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post_unrecorded("/v1/apps/{app}/sources/known", Right::Push, sources::known)
         .get("/v1/apps/{app}/releases/{id}/progress", Right::SeeApplication, progress::stream)
         .post("/v1/apps/{app}/rollback", Right::Push, rollback::rollback)
+        .get("/v1/apps/{app}/changes", Right::SeeApplication, undo::list)
+        .post("/v1/apps/{app}/undo", Right::Undo, undo::undo)
         .get("/v1/apps/{app}/config", Right::ReadVariables, config::list)
         .post("/v1/apps/{app}/config", Right::Configure, config::change)
         .get("/v1/apps/{app}/logs", Right::SeeApplication, logs::lines)

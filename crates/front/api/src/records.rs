@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::remains::Owner;
 use model::application::Holder;
+use model::change::ChangePart;
 use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::node::NodeInfo;
 use model::record;
@@ -299,6 +300,12 @@ impl ApplicationRecords {
             (_, Some(target)) => self.release(target),
             (_, None) => None,
         }
+    }
+
+    /// Returns what a new release changes: it is to take the place of the one that serves.
+    pub fn change_to(&self, next: &ReleaseId) -> ChangePart {
+        let serving = self.rollout.as_ref().and_then(|rollout| rollout.serving.clone());
+        ChangePart::Release { before: serving, after: next.clone() }
     }
 
     /// Returns `v7`, or `v7.NODE` if two were made apart with the same number.

@@ -48,6 +48,7 @@ mod store;
 mod teams;
 mod tokens;
 mod trust;
+mod undo;
 mod up;
 mod upgrade;
 mod users;
@@ -114,6 +115,9 @@ struct Global {
         hide_env_values = true
     )]
     context: Option<String>,
+    /// What to say of a change: the audit and the list of releases show it
+    #[arg(long, global = true, value_name = "TEXT")]
+    note: Option<String>,
     /// Where a platform is found without a context: https://HOST:PORT#FINGERPRINT
     #[arg(long, env = "CORTEX_URL", hide = true, hide_env_values = true, global = true)]
     url: Option<String>,
@@ -174,6 +178,8 @@ enum Command {
     Releases(releases::Releases),
     /// Go back to an earlier release
     Rollback(rollback::Rollback),
+    /// Take back the last change of an application
+    Undo(undo::Undo),
     /// List the cluster's nodes, invite, drain or remove one
     #[command(alias = "node")]
     Nodes(nodes::Nodes),
@@ -427,6 +433,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Trust(command) => command.run(context),
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
+        Command::Undo(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,
         Command::Persist(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
@@ -478,6 +485,10 @@ impl Global {
             }
         };
         let (Chosen { client, context }, runtime) = (chosen, self.runtime());
+        let client = match &self.note {
+            Some(note) => client.with_note(note)?,
+            None => client,
+        };
         Ok(Session { layout, home, configuration, runtime, client, context })
     }
 
