@@ -92,6 +92,11 @@ pub enum ChangePart {
         before: PortChoice,
         after: PortChoice,
     },
+    /// The time since which it is closed for maintenance; `None` if it is open.
+    Maintenance {
+        before: Option<Timestamp>,
+        after: Option<Timestamp>,
+    },
     /// The role that a user has on the application; `None` if none.
     Role {
         user: UserName,
@@ -140,6 +145,9 @@ impl ChangePart {
                 ChangePart::Domains { before: after, after: before }
             }
             ChangePart::Port { before, after } => ChangePart::Port { before: after, after: before },
+            ChangePart::Maintenance { before, after } => {
+                ChangePart::Maintenance { before: after, after: before }
+            }
             ChangePart::Role { user, before, after } => {
                 ChangePart::Role { user, before: after, after: before }
             }

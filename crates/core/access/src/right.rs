@@ -18,6 +18,8 @@ pub enum Right {
     Undo,
     Scale,
     Restart,
+    /// To close it for maintenance, and open it again.
+    Maintain,
     Configure,
     RunCommand,
     /// To choose domains and public ports.
@@ -54,7 +56,7 @@ pub enum Reach {
 }
 
 impl Right {
-    pub const ALL: [Right; 24] = [
+    pub const ALL: [Right; 25] = [
         Right::ListApplications,
         Right::OwnTokens,
         Right::LogIn,
@@ -64,6 +66,7 @@ impl Right {
         Right::Undo,
         Right::Scale,
         Right::Restart,
+        Right::Maintain,
         Right::Configure,
         Right::RunCommand,
         Right::ChooseAddresses,
@@ -91,6 +94,7 @@ impl Right {
             | Right::Undo
             | Right::Scale
             | Right::Restart
+            | Right::Maintain
             | Right::Configure
             | Right::RunCommand
             | Right::ChooseAddresses
@@ -120,6 +124,7 @@ impl Right {
             | Right::Undo
             | Right::Scale
             | Right::Restart
+            | Right::Maintain
             | Right::Configure
             | Right::RunCommand
             | Right::ChooseAddresses
@@ -149,6 +154,7 @@ impl Right {
             Right::Undo => "take changes of it back",
             Right::Scale => "scale it",
             Right::Restart => "restart it",
+            Right::Maintain => "close it for maintenance",
             Right::Configure => "change its variables",
             Right::RunCommand => "run commands in it",
             Right::ChooseAddresses => "choose its domains and ports",

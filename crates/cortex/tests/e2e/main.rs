@@ -32,6 +32,7 @@ mod leases;
 mod logs;
 mod long_lived;
 mod machine;
+mod maintenance;
 mod measurements;
 mod migrations;
 mod netns;

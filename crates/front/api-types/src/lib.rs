@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod delta;
 pub mod export;
 pub mod login;
+pub mod maintenance;
 pub mod people;
 pub mod position;
 pub mod undo;
@@ -53,6 +54,9 @@ pub struct ApplicationRow {
     pub port: Option<u16>,
     pub url: Option<String>,
     pub created_at: String,
+    /// The time since which it is closed for maintenance; `None` if clients may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance_since: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -21,6 +21,7 @@ mod keys;
 mod login;
 mod logs;
 mod machine;
+mod maintenance;
 mod nodes;
 mod peer;
 mod persist;
@@ -276,6 +277,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .get("/v1/apps/{app}/ps", Right::SeeApplication, processes::list)
         .get("/v1/apps/{app}/scale", Right::SeeApplication, processes::scale_now)
         .post("/v1/apps/{app}/scale", Right::Scale, processes::scale)
+        .get("/v1/apps/{app}/maintenance", Right::SeeApplication, maintenance::show)
+        .post("/v1/apps/{app}/maintenance", Right::Maintain, maintenance::change)
         .post("/v1/apps/{app}/port", Right::ChooseAddresses, ports::change)
         .get("/v1/apps/{app}/domains", Right::SeeApplication, domains::list)
         .post("/v1/apps/{app}/domains", Right::ChooseAddresses, domains::change)

@@ -438,6 +438,7 @@ impl ApplicationRecords {
             port: self.port_of(self.serving()),
             url: self.url(&api.url_host()),
             created_at: rfc3339(self.spec.created_at),
+            maintenance_since: self.spec.maintenance.map(rfc3339),
         }
     }
 }

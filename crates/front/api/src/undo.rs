@@ -152,6 +152,10 @@ impl Prepared {
                 ports::check_http(api, app, before.port).await?;
                 (app.spec.port, app.spec.port_chosen) = (before.port, before.chosen);
             }
+            ChangePart::Maintenance { before, .. } => {
+                self.spec = true;
+                app.spec.maintenance = *before;
+            }
             ChangePart::Role { user, before, .. } => {
                 let record = users::with_role(api, user, &scope(app), *before).await?;
                 self.users.push((user.clone(), record));
@@ -281,6 +285,7 @@ fn may(caller: &Caller, app: &ApplicationRecords, part: &ChangePart) -> bool {
         ChangePart::Release { .. } => Right::Push,
         ChangePart::Scale { .. } => Right::Scale,
         ChangePart::Domains { .. } | ChangePart::Port { .. } => Right::ChooseAddresses,
+        ChangePart::Maintenance { .. } => Right::Maintain,
         ChangePart::Role { .. } => return caller.may(Right::ManagePeople),
         ChangePart::Variables { .. } => Right::Configure,
         ChangePart::Persist { .. } => Right::KeepFiles,

@@ -26,6 +26,7 @@ mod installation;
 mod isolation;
 mod login;
 mod logs;
+mod maintenance;
 mod metrics;
 mod nodes;
 mod open;
@@ -163,6 +164,8 @@ enum Command {
     Run(run::Run),
     /// Go on with a command that `cortex run` started
     Attach(attach::Attach),
+    /// Close an application to its clients while its instances run on, or open it again
+    Maintenance(maintenance::Maintenance),
     /// Replace all instances, one after another
     Restart(restart::Restart),
     /// List, set or unset an application's variables
@@ -427,6 +430,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Run(command) => command.run(context).await,
         Command::Attach(command) => command.run(context).await,
         Command::Restart(command) => command.run(context).await,
+        Command::Maintenance(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
         Command::Domains(command) => command.run(context).await,
         Command::Certs(command) => command.run(context).await,

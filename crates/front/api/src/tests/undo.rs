@@ -242,3 +242,27 @@ async fn a_note_is_shown_in_releases_and_in_the_audit() {
     }
     assert_eq!(scaled(&api).await, 2);
 }
+
+#[tokio::test]
+async fn maintenance_is_shown_and_taken_back() {
+    let api = Fixture::start().await;
+    api.deploy("blog", "one").await;
+    let path = "/v1/apps/blog/maintenance";
+    let set =
+        async |on: bool| -> Value { api.client.post(path, &json!({ "on": on })).await.unwrap() };
+    let since = set(true).await["since"].clone();
+    assert!(since.is_string());
+    assert_eq!(set(true).await["since"], since, "it stays closed since then");
+    let rows: Value = api.client.get("/v1/apps").await.unwrap();
+    assert_eq!(rows[0]["maintenance_since"], since);
+    let undone = undo(&api.client).await.unwrap();
+    assert_eq!(undone.did, ["open again after maintenance"]);
+    let shown: Value = api.client.get(path).await.unwrap();
+    assert_eq!(shown["since"], Value::Null);
+    undo(&api.client).await.unwrap();
+    let shown: Value = api.client.get(path).await.unwrap();
+    assert_eq!(shown["since"], since);
+    set(false).await;
+    let rows: Value = api.client.get("/v1/apps").await.unwrap();
+    assert_eq!(rows[0].get("maintenance_since"), None);
+}

@@ -26,6 +26,10 @@ pub fn of_spec(before: &ApplicationSpec, after: &ApplicationSpec) -> Vec<ChangeP
     if old != new {
         parts.push(ChangePart::Port { before: old, after: new });
     }
+    if before.maintenance != after.maintenance {
+        let (before, after) = (before.maintenance, after.maintenance);
+        parts.push(ChangePart::Maintenance { before, after });
+    }
     parts
 }
 

@@ -133,6 +133,13 @@ fn standing(part: &ChangePart, state: &StateNow) -> Result<(), Obstacle> {
                 None => "it has no port now".into(),
             })
         }
+        ChangePart::Maintenance { before, after } => {
+            let now = state.spec.maintenance;
+            compare((before, after, &now), || match now {
+                Some(_) => "it is closed for maintenance now".into(),
+                None => "it is open now".into(),
+            })
+        }
         ChangePart::Role { user, before, after } => {
             let now = state.roles.get(user).copied();
             compare((before, after, &now), || match now {

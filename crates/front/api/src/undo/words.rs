@@ -25,6 +25,8 @@ pub fn of_part(part: &ChangePart) -> String {
             (before, after) if before == after => "the port is chosen in another place".into(),
             (before, after) => format!("port from {} to {}", number(before), number(after)),
         },
+        ChangePart::Maintenance { after: Some(_), .. } => "closed for maintenance".into(),
+        ChangePart::Maintenance { after: None, .. } => "open again after maintenance".into(),
         ChangePart::Role { user, before: None, after: Some(role) } => {
             format!("{user} is {}", a(*role))
         }
