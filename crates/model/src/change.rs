@@ -77,6 +77,9 @@ pub enum ChangePart {
     Release {
         before: Option<ReleaseId>,
         after: ReleaseId,
+        /// What happened in words for people, as the release has it.
+        #[serde(default)]
+        note: String,
     },
     /// The instances of a process type; `None` leaves their number to the release.
     Scale {
@@ -135,8 +138,9 @@ impl ChangePart {
     /// which is `by`.
     pub fn inverse(&self, by: Option<&ReleaseId>) -> Option<ChangePart> {
         Some(match self.clone() {
-            ChangePart::Release { before: Some(_), after } => {
-                ChangePart::Release { before: Some(after), after: by?.clone() }
+            ChangePart::Release { before: Some(before), after, .. } => {
+                let note = format!("return to {}", before.short());
+                ChangePart::Release { before: Some(after), after: by?.clone(), note }
             }
             ChangePart::Scale { process, before, after } => {
                 ChangePart::Scale { process, before: after, after: before }
@@ -188,12 +192,12 @@ mod tests {
         assert_eq!(back.inverse(None), Some(scale));
         let ids: Vec<ReleaseId> =
             ["v1.a", "v2.a", "v3.a", "v4.a"].map(|id| id.parse().unwrap()).into();
-        let push = ChangePart::Release { before: Some(ids[0].clone()), after: ids[1].clone() };
+        let (before, after) = (Some(ids[0].clone()), ids[1].clone());
+        let push = ChangePart::Release { before, after, note: "push".into() };
         let back = push.inverse(Some(&ids[2])).unwrap();
         let again = back.inverse(Some(&ids[3])).unwrap();
-        assert_eq!(
-            again,
-            ChangePart::Release { before: Some(ids[2].clone()), after: ids[3].clone() }
-        );
+        let (before, after) = (Some(ids[2].clone()), ids[3].clone());
+        let note = "return to v2".into();
+        assert_eq!(again, ChangePart::Release { before, after, note });
     }
 }

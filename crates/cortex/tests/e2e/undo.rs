@@ -53,17 +53,19 @@ fn the_last_change_is_taken_back_on_any_node_and_brought_again() {
 
     // The push before it is named, as what came since was about something else.
     let list = json(&two.cortex(&["undo", "--list", "--json", "-a", NAME]));
-    let is_push = |row: &&Value| row["what"] == "v2 in place of v1";
+    let is_push = |row: &&Value| {
+        row["what"].as_str().is_some_and(|what| what.ends_with("(v2 in place of v1)"))
+    };
     let rows = list.as_array().expect("a list");
     let push = rows.iter().find(is_push).expect("the push is there");
     let id = push["change"].as_str().expect("a name");
     let undone = two.run(&["undo", "--change", id, "-a", NAME]).succeeded();
-    undone.saying(&["v3 in place of v2", "databases and stored files stay"]);
+    undone.saying(&["return to v1 (v3 in place of v2)", "databases and stored files stay"]);
     await_text(&site, "the first text");
     two.run(&["undo", "--change", id, "-a", NAME]).refused().saying(&["v3", "came after v2"]);
     two.cortex(&["undo", "-a", NAME]);
     await_text(&site, "the second text");
     let audit = two.cortex(&["audit", "-a", NAME]);
-    assert!(audit.contains("undo: v3 in place of v2"), "{audit}");
+    assert!(audit.contains("undo: return to v1 (v3 in place of v2)"), "{audit}");
     assert!(audit.contains("\"for the fair\""), "{audit}");
 }

@@ -67,7 +67,7 @@ pub async fn change(
     let note = changed.join(", ");
     isolation::check(&api, &caller, current.recipe.isolation).await?;
     let id = releases::next_id(&api, &app).await?;
-    entry.describe(&app, api.now(), vec![app.change_to(&id)]).await?;
+    entry.describe(&app, api.now(), vec![app.change_to(&id, &note)]).await?;
     records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;
     let (source, recipe) = (current.source, &current.recipe);
     let build = builds::choose(&api, &app, source, recipe, &config, RebuildWhen::Never).await?;

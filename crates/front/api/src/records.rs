@@ -303,9 +303,9 @@ impl ApplicationRecords {
     }
 
     /// Returns what a new release changes: it is to take the place of the one that serves.
-    pub fn change_to(&self, next: &ReleaseId) -> ChangePart {
+    pub fn change_to(&self, next: &ReleaseId, note: &str) -> ChangePart {
         let serving = self.rollout.as_ref().and_then(|rollout| rollout.serving.clone());
-        ChangePart::Release { before: serving, after: next.clone() }
+        ChangePart::Release { before: serving, after: next.clone(), note: note.into() }
     }
 
     /// Returns `v7`, or `v7.NODE` if two were made apart with the same number.

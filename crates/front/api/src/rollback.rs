@@ -32,7 +32,7 @@ pub async fn rollback(
     let note = format!("rollback to {}", app.label(&old.id));
     let (config, mut draft) = draft(&api, &app, &old, id, (note, entry.by())).await?;
     let limited = check(&api, &caller, &app, &mut draft).await?;
-    entry.describe(&app, api.now(), vec![app.change_to(&draft.id)]).await?;
+    entry.describe(&app, api.now(), vec![app.change_to(&draft.id, &draft.note)]).await?;
     records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;
     let release = releases::make(&api, &mut app, draft).await?;
     let mut answer = releases::released(&api, &app, &release);

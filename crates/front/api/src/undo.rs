@@ -322,7 +322,7 @@ fn refuse(app: &ApplicationRecords, refusal: Refusal) -> Problem {
     let name = &app.name;
     let said = |known: &KnownChange| {
         let (who, at) = (&known.who, records::rfc3339(known.change.at));
-        format!("{who} at {at}: {}", words::of_change(&known.change))
+        format!("'{}' by {who} at {at}", words::of_change(&known.change))
     };
     let list = format!("`cortex undo --list -a {name}` shows what can be taken back");
     match refusal {
@@ -343,7 +343,7 @@ fn refuse(app: &ApplicationRecords, refusal: Refusal) -> Problem {
             ))
         }
         Refusal::Obstacle(known, obstacle) => {
-            let what = format!("the change of {name} by {}", said(known));
+            let what = said(known);
             let (code, why) = match &obstacle {
                 Obstacle::Final(why) => {
                     ("cannot_be_undone", format!("cannot be taken back: {why}"))

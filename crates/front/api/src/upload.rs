@@ -225,7 +225,8 @@ async fn release(
     notes.extend(merge(api, &mut app, &plan.manifest).await?);
     ports::check_services(api, &app, &plan.recipe.ports, app.spec.port).await?;
     let id = releases::next_id(api, &app).await?;
-    let mut changed = vec![app.change_to(&id)];
+    let note = line(query.note.as_deref().unwrap_or("push"));
+    let mut changed = vec![app.change_to(&id, &note)];
     changed.extend(parts::of_spec(&before, &app.spec));
     entry.describe(&app, api.now(), changed).await?;
     records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
@@ -235,7 +236,6 @@ async fn release(
     let source = TypedKey::Source(name.clone(), file.hash).key();
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
-    let note = line(query.note.as_deref().unwrap_or("push"));
     let anew = if query.rebuild { RebuildWhen::Always } else { RebuildWhen::AfterFailure };
     let build = builds::choose(api, &app, hash, &plan.recipe, &config, anew).await?;
     let draft = Draft {

@@ -30,8 +30,8 @@ impl Maintenance {
             None => session.client.get(&path).await?,
             Some(state) => {
                 let on = state == MaintenanceState::On;
-                output::begin(if on { "Closing" } else { "Opening" });
-                output::go_on(&format!(" {name}"));
+                let doing = if on { "Closing" } else { "Opening" };
+                output::begin(&format!("{doing} {name}"));
                 let asked = MaintenanceAsked { on };
                 let shown = output::finish(session.client.post(&path, &asked).await)?;
                 output::say("done");

@@ -134,7 +134,8 @@ impl Client {
     /// Says this of every change from now on. Returns the reason if it cannot be said.
     pub fn with_note(mut self, note: &str) -> anyhow::Result<Client> {
         let value = HeaderValue::from_bytes(note.as_bytes());
-        self.note = Some(value.context("a note is one line, without control characters")?);
+        let why = "a note is one line, without control characters";
+        self.note = Some(value.map_err(|_| anyhow::anyhow!(why))?);
         Ok(self)
     }
 

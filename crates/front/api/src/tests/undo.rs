@@ -133,7 +133,7 @@ async fn what_somebody_else_did_is_left_alone() {
     let anas = changes(&ana).await.changes[0].clone();
     scale(&bob, 5).await;
     let refused = undo(&ana).await.unwrap_err();
-    for part in ["is not yours", "bob at", "web from 2 to 5"] {
+    for part in ["is not yours", "by bob at", "web from 2 to 5"] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
     let asked = json!({ "change": anas.change });

@@ -114,7 +114,7 @@ pub fn what_stands<'a>(
 
 fn standing(part: &ChangePart, state: &StateNow) -> Result<(), Obstacle> {
     match part {
-        ChangePart::Release { before, after } => release(before.as_ref(), after, state),
+        ChangePart::Release { before, after, .. } => release(before.as_ref(), after, state),
         ChangePart::Scale { process, before, after } => {
             let now = state.spec.processes.get(process).map(|one| one.count);
             compare((before, after, &now), || match now {

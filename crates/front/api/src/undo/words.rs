@@ -15,9 +15,11 @@ pub fn of_change(change: &Change) -> String {
 
 pub fn of_part(part: &ChangePart) -> String {
     match part {
-        ChangePart::Release { before: None, after } => format!("{} released", after.short()),
-        ChangePart::Release { before: Some(before), after } => {
-            format!("{} in place of {}", after.short(), before.short())
+        ChangePart::Release { before: None, after, note } => {
+            format!("{note} (the first release, {})", after.short())
+        }
+        ChangePart::Release { before: Some(before), after, note } => {
+            format!("{note} ({} in place of {})", after.short(), before.short())
         }
         ChangePart::Scale { process, before, after } => scale(process, *before, *after),
         ChangePart::Domains { before, after } => domains(before, after),

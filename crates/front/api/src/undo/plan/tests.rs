@@ -64,7 +64,10 @@ impl World {
         self.same_variables.insert(id(number));
         let before = self.rollout.serving.replace(id(number));
         self.rollout.target = Some(id(number));
-        self.changed(who, vec![ChangePart::Release { before, after: id(number) }])
+        self.changed(
+            who,
+            vec![ChangePart::Release { before, after: id(number), note: "push".into() }],
+        )
     }
 
     fn state(&self) -> StateNow<'_> {
