@@ -47,6 +47,9 @@ pub struct ApplicationSpec {
     /// A number that `restart` raises: instances started for a lower one are replaced.
     #[serde(default)]
     pub restart: u32,
+    /// The time since which it is closed for maintenance; `None` if clients may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<Timestamp>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -65,6 +68,7 @@ impl ApplicationSpec {
             domains_since: BTreeMap::new(),
             persist: Vec::new(),
             restart: 0,
+            maintenance: None,
             unknown: Unknown::new(),
         }
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::Change;
 use crate::id::{ApplicationName, TokenName};
 use crate::record::Unknown;
 use crate::time::Timestamp;
@@ -20,6 +21,10 @@ pub struct AuditId {
 impl AuditId {
     pub fn new(at: Timestamp, number: u32) -> AuditId {
         AuditId { at, number }
+    }
+
+    pub fn number(self) -> u32 {
+        self.number
     }
 }
 
@@ -53,6 +58,12 @@ pub struct AuditEntry {
     pub application: Option<ApplicationName>,
     /// The hash of what the change is about.
     pub before: Option<String>,
+    /// What the person said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// What it does to the application, once that is known and before it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

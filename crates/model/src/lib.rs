@@ -8,6 +8,7 @@ pub mod application;
 pub mod audit;
 pub mod build;
 pub mod certificate;
+pub mod change;
 pub mod cron;
 pub mod hash;
 pub mod hex;

@@ -32,6 +32,9 @@ pub struct Release {
     pub author: String,
     /// What happened in words for people: "push of abc123", "rollback to v3".
     pub note: String,
+    /// What the person said of it who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
     /// The commit or revision that was pushed, whole; `None` for a plain directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,

@@ -115,6 +115,7 @@ impl World {
             note: String::new(),
             revision: None,
             replaces: None,
+            remark: None,
             takes_back: None,
             unknown: Unknown::new(),
         }

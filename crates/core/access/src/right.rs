@@ -14,8 +14,12 @@ pub enum Right {
     SeeApplication,
     ReadVariables,
     Push,
+    /// To take changes back, each of which needs its own right too.
+    Undo,
     Scale,
     Restart,
+    /// To close it for maintenance, and open it again.
+    Maintain,
     Configure,
     RunCommand,
     /// To choose domains and public ports.
@@ -52,15 +56,17 @@ pub enum Reach {
 }
 
 impl Right {
-    pub const ALL: [Right; 23] = [
+    pub const ALL: [Right; 25] = [
         Right::ListApplications,
         Right::OwnTokens,
         Right::LogIn,
         Right::SeeApplication,
         Right::ReadVariables,
         Right::Push,
+        Right::Undo,
         Right::Scale,
         Right::Restart,
+        Right::Maintain,
         Right::Configure,
         Right::RunCommand,
         Right::ChooseAddresses,
@@ -85,8 +91,10 @@ impl Right {
             Right::SeeApplication
             | Right::ReadVariables
             | Right::Push
+            | Right::Undo
             | Right::Scale
             | Right::Restart
+            | Right::Maintain
             | Right::Configure
             | Right::RunCommand
             | Right::ChooseAddresses
@@ -113,8 +121,10 @@ impl Right {
             | Right::SeePlatform => PersonRole::Viewer,
             Right::ReadVariables
             | Right::Push
+            | Right::Undo
             | Right::Scale
             | Right::Restart
+            | Right::Maintain
             | Right::Configure
             | Right::RunCommand
             | Right::ChooseAddresses
@@ -141,8 +151,10 @@ impl Right {
             Right::SeeApplication => "see the application",
             Right::ReadVariables => "read its variables",
             Right::Push => "push to it",
+            Right::Undo => "take changes of it back",
             Right::Scale => "scale it",
             Right::Restart => "restart it",
+            Right::Maintain => "close it for maintenance",
             Right::Configure => "change its variables",
             Right::RunCommand => "run commands in it",
             Right::ChooseAddresses => "choose its domains and ports",

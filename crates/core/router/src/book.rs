@@ -20,6 +20,7 @@ use model::{
 
 use self::far::{FarClaims, FarDescription, FarNodes};
 use self::teams::Teams;
+use crate::gate::Gate;
 use crate::routes::{self, Rights};
 
 /// One application as the router's threads need it.
@@ -31,6 +32,8 @@ pub struct Description {
     pub port: Option<u16>,
     /// The team that it belongs to.
     pub team: Option<TeamName>,
+    /// What stands between clients and it.
+    pub gate: Gate,
     /// What decides which of them are its own if others want them.
     pub rights: Rights,
     pub serving: Option<ReleaseId>,
@@ -215,6 +218,7 @@ impl Book {
         };
         Some(Description {
             hosts: hosts(name, spec),
+            gate: Gate::of(spec),
             rights: Rights::of(spec, serving.is_some()),
             port: spec.port_with(release.map(|release| &release.settings)),
             settings: release.map(|release| release.settings.clone()).unwrap_or_default(),

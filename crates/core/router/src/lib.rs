@@ -12,6 +12,7 @@ pub mod fair;
 pub mod far;
 pub mod files;
 pub mod flows;
+pub mod gate;
 pub mod h2;
 pub mod http;
 pub mod proxy_protocol;

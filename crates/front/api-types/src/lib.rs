@@ -5,9 +5,11 @@ pub mod certificates;
 pub mod delta;
 pub mod export;
 pub mod login;
+pub mod maintenance;
 pub mod people;
 pub mod position;
 pub mod secrets;
+pub mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +18,9 @@ use model::port::InstancePorts;
 use model::value::ContentHash;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// The header of a change with what the person says of it: one line of UTF-8.
+pub const NOTE_HEADER: &str = "cortex-note";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProblemBody {
@@ -50,6 +55,9 @@ pub struct ApplicationRow {
     pub port: Option<u16>,
     pub url: Option<String>,
     pub created_at: String,
+    /// The time since which it is closed for maintenance; `None` if clients may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance_since: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -217,6 +225,9 @@ pub struct ReleaseRow {
     /// The release with the node that made it.
     pub id: String,
     pub note: String,
+    /// What the person said of it who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
     /// The commit or revision that was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,

@@ -159,4 +159,13 @@ pub struct AuditRow {
     /// The hash of what the change is about, before it and after it.
     pub before: Option<String>,
     pub after: Option<String>,
+    /// What it did to the application, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// What the person said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The change that it took back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<String>,
 }

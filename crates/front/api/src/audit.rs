@@ -2,6 +2,7 @@
 //! of this node. A change that a crash interrupted has an entry without an outcome.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use axum::Json;
 use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use model::audit::{AuditEntry, AuditId, AuditOutcome};
+use model::change::{Change, ChangeId, ChangePart};
 use model::key::{access_prefix, application_prefix, audit_prefix, cluster_prefix};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, NodeId, Timestamp, TypedKey};
@@ -19,7 +21,9 @@ use super::caller::Caller;
 use super::door::Door;
 use super::peer::Peer;
 use super::problem::Problem;
-use super::{Shared, records};
+use super::records::ApplicationRecords;
+use super::{Shared, records, undo};
+use api_types::NOTE_HEADER;
 use api_types::people::AuditRow;
 
 /// The time for which the audit is kept: a season, as long as tokens are good.
@@ -35,14 +39,66 @@ const PRUNED_EVERY: u32 = PRUNED_AT_ONCE as u32 / 2;
 const ROWS_DEFAULT: usize = 100;
 /// Bytes of a path in an entry; the rest says nothing of the kind of request.
 const PATH_BYTES_MAX: usize = 512;
+/// Characters of a note, as of what a push says of its source: one line of a terminal or two.
+const NOTE_CHARS_MAX: usize = 200;
 /// The fail point between an entry and the change.
 const FAIL_POINT: &str = "api.audit";
 
-/// An entry whose outcome is not known yet.
-pub struct Underway {
+/// An entry whose outcome is not known yet. Handlers say in it what they are about to change.
+#[derive(Clone)]
+pub struct Underway(Arc<UnderwayEntry>);
+
+struct UnderwayEntry {
+    store: SharedStore,
     /// `None` if it could not be written.
-    id: Option<AuditId>,
-    about: Option<ApplicationName>,
+    id: Option<ChangeId>,
+    entry: AuditEntry,
+}
+
+/// The person who asks for a release, and what they say of it.
+#[derive(Clone, Debug)]
+pub struct By {
+    pub author: String,
+    pub remark: Option<String>,
+}
+
+impl Underway {
+    pub fn by(&self) -> By {
+        By { author: self.0.entry.who.clone(), remark: self.0.entry.note.clone() }
+    }
+
+    /// Writes down what is about to be done to an application. The caller holds `Api::changes`, so
+    /// that what was before is what it says.
+    pub async fn describe(
+        &self,
+        app: &ApplicationRecords,
+        at: Timestamp,
+        parts: Vec<ChangePart>,
+    ) -> Result<(), Problem> {
+        self.write(app, Change { at, created_at: app.spec.created_at, parts, undoes: None }).await
+    }
+
+    /// Writes down which change is about to be taken back, and by what.
+    pub async fn describe_undo(
+        &self,
+        app: &ApplicationRecords,
+        at: Timestamp,
+        parts: Vec<ChangePart>,
+        undone: ChangeId,
+    ) -> Result<(), Problem> {
+        let (created_at, undoes) = (app.spec.created_at, Some(undone));
+        self.write(app, Change { at, created_at, parts, undoes }).await
+    }
+
+    async fn write(&self, app: &ApplicationRecords, change: Change) -> Result<(), Problem> {
+        let Some(ChangeId { entry: id, node }) = self.0.id.clone() else { return Ok(()) };
+        if change.parts.is_empty() {
+            return Ok(());
+        }
+        let (application, change) = (Some(app.name.clone()), Some(change));
+        let entry = AuditEntry { application, change, ..self.0.entry.clone() };
+        records::write(&*self.0.store, TypedKey::Audit(node, id), &entry).await
+    }
 }
 
 /// A request, as the audit describes it.
@@ -50,16 +106,35 @@ pub struct Asked {
     from: String,
     method: String,
     path: String,
+    note: Option<String>,
 }
 
 impl Asked {
-    pub fn of(request: &Request, peer: &Peer) -> Asked {
-        Asked {
+    pub fn of(request: &Request, peer: &Peer) -> Result<Asked, Problem> {
+        let note = request.headers().get(NOTE_HEADER).map(|value| note(value.as_bytes()));
+        Ok(Asked {
             from: peer.to_string(),
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
-        }
+            note: note.transpose()?,
+        })
     }
+}
+
+/// Reads what a person says of a change: one line of UTF-8.
+fn note(value: &[u8]) -> Result<String, Problem> {
+    let invalid = |why: String| Problem::invalid("invalid_note", why);
+    let text = std::str::from_utf8(value).map_err(|_| invalid("the note is not UTF-8".into()))?;
+    let text = text.trim();
+    if text.chars().any(char::is_control) {
+        return Err(invalid("a note is one line, without control characters".into()));
+    }
+    let length = text.chars().count();
+    if text.is_empty() || length > NOTE_CHARS_MAX {
+        let detail = format!("a note has 1 to {NOTE_CHARS_MAX} characters, and this one {length}");
+        return Err(invalid(detail));
+    }
+    Ok(text.to_owned())
 }
 
 /// Writes down that a change is asked for. The machine's owner, who may write any key, is not kept
@@ -73,26 +148,29 @@ pub async fn begin(
     let now = door.clock.now();
     let number = door.entries.fetch_add(1, Ordering::Relaxed);
     let id = AuditId::new(now, number);
-    let Asked { from, method, mut path } = asked;
+    let Asked { from, method, mut path, note } = asked;
     path.truncate(path.floor_char_boundary(PATH_BYTES_MAX));
+    let mut entry = AuditEntry {
+        v: RECORD_VERSION,
+        at: now,
+        who: caller.name(),
+        token: caller.token_name(),
+        from,
+        method,
+        path,
+        application,
+        before: None,
+        note,
+        change: None,
+        unknown: Unknown::new(),
+    };
     let written = async {
-        let entry = AuditEntry {
-            v: RECORD_VERSION,
-            at: now,
-            who: caller.name(),
-            token: caller.token_name(),
-            from,
-            method,
-            path,
-            application: application.clone(),
-            before: state(&door.store, application.as_ref()).await?,
-            unknown: Unknown::new(),
-        };
+        entry.before = state(&door.store, entry.application.as_ref()).await?;
         records::write(&*door.store, TypedKey::Audit(door.node.clone(), id), &entry).await?;
         if number.is_multiple_of(PRUNED_EVERY) { prune(door, now).await } else { Ok(()) }
     };
     let id = match (written.await, caller.token()) {
-        (Ok(()), _) => Some(id),
+        (Ok(()), _) => Some(ChangeId { entry: id, node: door.node.clone() }),
         (Err(problem), Some(_)) => return Err(problem),
         (Err(problem), None) => {
             tracing::warn!(?problem, "audit.not_written");
@@ -101,22 +179,21 @@ pub async fn begin(
     };
     let fault = door.control.faults().check_async(FAIL_POINT).await;
     fault.map_err(|error| Problem::internal(format!("{error:#}")))?;
-    Ok(Underway { id, about: application })
+    Ok(Underway(Arc::new(UnderwayEntry { store: door.store.clone(), id, entry })))
 }
 
 /// Writes down what became of a change.
 pub async fn end(door: &Door, entry: Underway, status: StatusCode) {
-    let Some(id) = entry.id else { return };
+    let Some(ChangeId { entry: id, node }) = entry.0.id.clone() else { return };
     let written = async {
         let outcome = AuditOutcome {
             v: RECORD_VERSION,
             at: door.clock.now(),
             status: status.as_u16(),
-            after: state(&door.store, entry.about.as_ref()).await?,
+            after: state(&door.store, entry.0.entry.application.as_ref()).await?,
             unknown: Unknown::new(),
         };
-        let key = TypedKey::AuditOutcome(door.node.clone(), id);
-        records::write(&*door.store, key, &outcome).await
+        records::write(&*door.store, TypedKey::AuditOutcome(node, id), &outcome).await
     };
     if let Err(problem) = written.await {
         tracing::warn!(?problem, "audit.outcome_not_written");
@@ -192,30 +269,40 @@ pub struct AuditQuery {
     app: Option<String>,
 }
 
+/// Returns the entries of all nodes in the order of their time, with their outcomes.
+pub async fn all(
+    store: &SharedStore,
+) -> Result<Vec<(ChangeId, AuditEntry, Option<AuditOutcome>)>, Problem> {
+    let (mut entries, mut outcomes) = (BTreeMap::new(), BTreeMap::new());
+    for one in store.prefix(&audit_prefix()).await? {
+        match TypedKey::parse(&one.key) {
+            Some(TypedKey::Audit(node, entry)) => {
+                let found: Option<AuditEntry> = readable(&one.key, Some(&one.value));
+                entries.extend(found.map(|found| (ChangeId { entry, node }, found)));
+            }
+            Some(TypedKey::AuditOutcome(node, entry)) => {
+                let found: Option<AuditOutcome> = readable(&one.key, Some(&one.value));
+                outcomes.extend(found.map(|found| (ChangeId { entry, node }, found)));
+            }
+            _ => {}
+        }
+    }
+    Ok(entries
+        .into_iter()
+        .map(|(id, entry)| {
+            let outcome = outcomes.remove(&id);
+            (id, entry, outcome)
+        })
+        .collect())
+}
+
 /// Lists changes on all nodes, newest first.
 pub async fn list(
     State(api): State<Shared>,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<Vec<AuditRow>>, Problem> {
-    let mut entries: BTreeMap<(AuditId, NodeId), (Option<AuditEntry>, Option<AuditOutcome>)> =
-        BTreeMap::new();
-    for entry in api.store.prefix(&audit_prefix()).await? {
-        match TypedKey::parse(&entry.key) {
-            Some(TypedKey::Audit(node, id)) => {
-                let found = readable(&entry.key, Some(&entry.value));
-                entries.entry((id, node)).or_default().0 = found;
-            }
-            Some(TypedKey::AuditOutcome(node, id)) => {
-                let found = readable(&entry.key, Some(&entry.value));
-                entries.entry((id, node)).or_default().1 = found;
-            }
-            _ => {}
-        }
-    }
-    let rows = entries.into_iter().rev().filter_map(|((_, node), (entry, outcome))| {
-        let entry: AuditEntry = entry?;
-        Some(row(node, entry, outcome))
-    });
+    let entries = all(&api.store).await?;
+    let rows = entries.into_iter().rev().map(|(id, entry, outcome)| row(id.node, entry, outcome));
     let is_asked = |row: &AuditRow| query.app.is_none() || row.application == query.app;
     let limit = query.limit.unwrap_or(ROWS_DEFAULT).min(AUDIT_KEYS_MAX);
     Ok(Json(rows.filter(is_asked).take(limit).collect()))
@@ -241,6 +328,9 @@ fn row(node: NodeId, entry: AuditEntry, outcome: Option<AuditOutcome>) -> AuditR
         status: outcome.as_ref().map(|outcome| outcome.status),
         ended_at: outcome.as_ref().map(|outcome| records::rfc3339(outcome.at)),
         before: entry.before,
+        what: entry.change.as_ref().map(undo::words::of_change),
+        note: entry.note,
+        undoes: entry.change.and_then(|change| change.undoes).map(String::from),
         after: outcome.and_then(|outcome| outcome.after),
     }
 }

@@ -5,7 +5,9 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::TypedKey;
+use model::change::ChangePart;
 
+use super::audit::Underway;
 use super::builds::{self, RebuildWhen};
 use super::caller::Caller;
 use super::problem::Problem;
@@ -29,6 +31,7 @@ pub async fn list(
 pub async fn change(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<Configured>, Problem> {
@@ -39,6 +42,7 @@ pub async fn change(
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let mut config = records::config(&*api.store, &app.name).await?;
+    let names: Vec<String> = asked.keys().cloned().collect();
     let changed = apply(&mut config, asked);
     let bytes: usize = config.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > CONFIG_BYTES_MAX {
@@ -54,16 +58,20 @@ pub async fn change(
     if changed.is_empty() {
         return Ok(Json(Configured { application, changed, released: None }));
     }
-    records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;
     let Some(current) = app.serving().or(app.current()).cloned() else {
+        let parts = vec![ChangePart::Variables { names }];
+        entry.describe(&app, api.now(), parts).await?;
+        records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;
         return Ok(Json(Configured { application, changed, released: None }));
     };
     let note = changed.join(", ");
     isolation::check(&api, &caller, current.recipe.isolation).await?;
-    let author = caller.name();
+    let id = releases::next_id(&api, &app).await?;
+    entry.describe(&app, api.now(), vec![app.change_to(&id, &note)]).await?;
+    records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;
     let (source, recipe) = (current.source, &current.recipe);
     let build = builds::choose(&api, &app, source, recipe, &config, RebuildWhen::Never).await?;
-    let draft = Draft::from_release(&current, build.id, config, note, author);
+    let draft = Draft::from_release(&current, id, build.id, config, (note, entry.by()));
     let release = releases::make(&api, &mut app, draft).await?;
     let mut released = releases::released(&api, &app, &release);
     released.notes = build.note.into_iter().collect();

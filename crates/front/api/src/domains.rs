@@ -6,16 +6,18 @@ pub mod status;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use model::{ApplicationName, ApplicationSpec, PortId, Rollout, RolloutPhase, TypedKey};
 use recipe_core::manifest::domains::domain;
 use recipe_core::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
 use router_core::routes::{Rights, default_host};
 
+use super::audit::Underway;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
+use super::undo::parts;
 use super::{Api, Shared, parse, ports};
 use api_types::{DomainRow, DomainsChange, DomainsShown};
 
@@ -255,6 +257,7 @@ async fn shown(api: &Api, app: &ApplicationRecords) -> Result<DomainsShown, Prob
 /// that to the project's own file again.
 pub async fn change(
     State(api): State<Shared>,
+    Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<DomainsShown>, Problem> {
@@ -281,8 +284,10 @@ pub async fn change(
     domains.retain(|one| !remove.contains(one));
     let fresh: Vec<String> = add.into_iter().filter(|one| !domains.contains(one)).collect();
     domains.extend(fresh);
+    let before = app.spec.clone();
     app.spec.set_domains(domains, api.now());
     app.spec.domains_chosen = !asked.reset;
+    entry.describe(&app, api.now(), parts::of_spec(&before, &app.spec)).await?;
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     Ok(Json(DomainsShown { notes, ..shown(&api, &app).await? }))
 }

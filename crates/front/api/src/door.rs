@@ -179,11 +179,15 @@ pub async fn pass(
         return refused.into_response();
     }
     let application = application.and_then(|name| name.parse().ok());
-    let asked = audit::Asked::of(&request, &peer);
+    let asked = match audit::Asked::of(&request, &peer) {
+        Ok(asked) => asked,
+        Err(problem) => return problem.into_response(),
+    };
     let entry = match audit::begin(&door, &caller, asked, application).await {
         Ok(entry) => entry,
         Err(problem) => return problem.into_response(),
     };
+    request.extensions_mut().insert(entry.clone());
     let response = next.run(request).await;
     audit::end(&door, entry, response.status()).await;
     response

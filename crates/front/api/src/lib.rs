@@ -21,6 +21,7 @@ mod keys;
 mod login;
 mod logs;
 mod machine;
+mod maintenance;
 mod nodes;
 mod peer;
 mod persist;
@@ -46,6 +47,7 @@ mod teams;
 mod tokens;
 mod touch;
 mod transfer;
+mod undo;
 mod unread;
 mod upgrade;
 mod upload;
@@ -281,6 +283,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .get("/v1/apps/{app}/ps", Right::SeeApplication, processes::list)
         .get("/v1/apps/{app}/scale", Right::SeeApplication, processes::scale_now)
         .post("/v1/apps/{app}/scale", Right::Scale, processes::scale)
+        .get("/v1/apps/{app}/maintenance", Right::SeeApplication, maintenance::show)
+        .post("/v1/apps/{app}/maintenance", Right::Maintain, maintenance::change)
         .post("/v1/apps/{app}/port", Right::ChooseAddresses, ports::change)
         .get("/v1/apps/{app}/domains", Right::SeeApplication, domains::list)
         .post("/v1/apps/{app}/domains", Right::ChooseAddresses, domains::change)
@@ -300,6 +304,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post_unrecorded("/v1/apps/{app}/sources/known", Right::Push, sources::known)
         .get("/v1/apps/{app}/releases/{id}/progress", Right::SeeApplication, progress::stream)
         .post("/v1/apps/{app}/rollback", Right::Push, rollback::rollback)
+        .get("/v1/apps/{app}/changes", Right::SeeApplication, undo::list)
+        .post("/v1/apps/{app}/undo", Right::Undo, undo::undo)
         .get("/v1/apps/{app}/config", Right::ReadVariables, config::list)
         .post("/v1/apps/{app}/config", Right::Configure, config::change)
         .get("/v1/apps/{app}/logs", Right::SeeApplication, logs::lines)

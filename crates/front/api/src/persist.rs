@@ -4,11 +4,12 @@
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use model::change::ChangePart;
 use model::{InstanceState, TypedKey};
 use recipe_core::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
 use serde::Deserialize;
 
-use super::caller::Caller;
+use super::audit::Underway;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::releases::{self, Draft};
@@ -48,7 +49,7 @@ fn shown(api: &Api, app: &ApplicationRecords) -> PersistShown {
 
 pub async fn add(
     State(api): State<Shared>,
-    Extension(caller): Extension<Caller>,
+    Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<PersistShown>, Problem> {
@@ -73,15 +74,18 @@ pub async fn add(
             .hint("keep a directory that holds several of them"));
     }
     runs_here(&api, &app)?;
+    let part = ChangePart::Persist { paths: paths.clone() };
+    entry.describe(&app, api.now(), vec![part]).await?;
     add_persistent(&mut app.spec.persist, &paths);
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     let Some(current) = app.serving().or(app.current()).cloned() else {
         return Ok(Json(shown(&api, &app)));
     };
     let config = records::config(&*api.store, &app.name).await?;
-    let author = caller.name();
+    let id = releases::next_id(&api, &app).await?;
     let note = format!("persist {}", paths.join(", "));
-    let draft = Draft::from_release(&current, current.build_id(), config, note, author);
+    let by = (note, entry.by());
+    let draft = Draft::from_release(&current, id, current.build_id(), config, by);
     let release = releases::make(&api, &mut app, draft).await?;
     let released = Some(releases::released(&api, &app, &release));
     Ok(Json(PersistShown { released, ..shown(&api, &app) }))

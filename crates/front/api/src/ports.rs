@@ -5,18 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use model::port::{PortRecipe, Transport};
 use model::{
     ApplicationName, ApplicationSpec, PortId, Release, ReleaseId, Rollout, RolloutPhase, TypedKey,
 };
 use serde::Deserialize;
 
+use super::audit::Underway;
 use super::domains::DomainStanding;
 use super::problem::Problem;
 use super::records::ApplicationRecords;
+use super::undo::parts;
 use super::{Api, Shared, parse, records};
 use api_types::{ApplicationRow, PortRow, ServiceRow};
 
@@ -125,18 +127,21 @@ struct Chosen {
 /// Changes the port at which the application answers from now on.
 pub async fn change(
     State(api): State<Shared>,
+    Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<ApplicationRow>, Problem> {
     let Chosen { port } = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
+    let before = app.spec.clone();
     app.spec.port = allot(&api, &app.name, Some(port), &[]).await?;
     app.spec.port_chosen = true;
     // One that is on its way must find its ports, too.
     for release in [app.serving(), app.current()].into_iter().flatten() {
         check_services(&api, &app, &release.recipe.ports, Some(port)).await?;
     }
+    entry.describe(&app, api.now(), parts::of_spec(&before, &app.spec)).await?;
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     Ok(Json(app.row(&api)))
 }

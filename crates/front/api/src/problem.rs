@@ -38,6 +38,10 @@ impl Problem {
             .hint("see the node's own log for what happened before")
     }
 
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
         self.hint = Some(hint.into());
         self

@@ -7,9 +7,11 @@ use model::cron::CronRun;
 use model::key::BoardKey;
 use model::{InstanceId, NodeId, ProcessSpec, ProcessType, TypedKey};
 
+use super::audit::Underway;
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
+use super::undo::parts;
 use super::{Api, Shared, parse, sessions, team_limits};
 use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
@@ -139,13 +141,14 @@ fn scaled(app: &ApplicationRecords) -> Scaled {
 
 pub async fn scale(
     State(api): State<Shared>,
+    Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
     body: Bytes,
 ) -> Result<Json<Scaled>, Problem> {
     let asked: Scale = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
-    let before = team_limits::used_by(&app);
+    let (before, spec_before) = (team_limits::used_by(&app), app.spec.clone());
     for (word, count) in &asked {
         let process = known_process(&app, word)?;
         if *count > recipe_core::manifest::COUNT_MAX {
@@ -159,6 +162,7 @@ pub async fn scale(
         spec.count = *count;
     }
     team_limits::check_scale(&api, before, &app).await?;
+    entry.describe(&app, api.now(), parts::of_spec(&spec_before, &app.spec)).await?;
     records::write(&*api.store, TypedKey::Spec(app.name.clone()), &app.spec).await?;
     Ok(Json(scaled(&app)))
 }

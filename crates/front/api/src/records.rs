@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::remains::Owner;
 use model::application::Holder;
+use model::change::ChangePart;
 use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::node::NodeInfo;
 use model::record;
@@ -301,6 +302,12 @@ impl ApplicationRecords {
         }
     }
 
+    /// Returns what a new release changes: it is to take the place of the one that serves.
+    pub fn change_to(&self, next: &ReleaseId, note: &str) -> ChangePart {
+        let serving = self.rollout.as_ref().and_then(|rollout| rollout.serving.clone());
+        ChangePart::Release { before: serving, after: next.clone(), note: note.into() }
+    }
+
     /// Returns `v7`, or `v7.NODE` if two were made apart with the same number.
     pub fn label(&self, id: &ReleaseId) -> String {
         let alone = self.releases.iter().all(|one| one.id.number != id.number || one.id == *id);
@@ -431,6 +438,7 @@ impl ApplicationRecords {
             port: self.port_of(self.serving()),
             url: self.url(&api.url_host()),
             created_at: rfc3339(self.spec.created_at),
+            maintenance_since: self.spec.maintenance.map(rfc3339),
         }
     }
 }

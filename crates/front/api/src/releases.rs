@@ -11,6 +11,7 @@ use model::value::ContentHash;
 use model::{BuildId, Fate, Key, Outcome, Recipe, Release, ReleaseId, Rollout, TypedKey};
 use recipe_core::manifest;
 
+use super::audit::By;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::{Api, Shared, domains, nodes, ports};
@@ -20,8 +21,9 @@ use api_types::{ReleaseRow, Released};
 /// removed.
 const RELEASES_KEPT: usize = 30;
 
-/// A new release without its number.
+/// A new release.
 pub struct Draft {
+    pub id: ReleaseId,
     pub source: ContentHash,
     pub source_bytes: u64,
     pub recipe: Recipe,
@@ -29,7 +31,7 @@ pub struct Draft {
     pub build: BuildId,
     pub note: String,
     pub revision: Option<String>,
-    pub author: String,
+    pub by: By,
     pub config: ConfigVariables,
 }
 
@@ -37,12 +39,13 @@ impl Draft {
     /// Makes a draft of the same code, with this build.
     pub fn from_release(
         release: &Release,
+        id: ReleaseId,
         build: BuildId,
         config: ConfigVariables,
-        note: String,
-        author: String,
+        (note, by): (String, By),
     ) -> Draft {
         Draft {
+            id,
             source: release.source,
             source_bytes: release.source_bytes,
             recipe: release.recipe.clone(),
@@ -50,7 +53,7 @@ impl Draft {
             build,
             note,
             revision: release.revision.clone(),
-            author,
+            by,
             config,
         }
     }
@@ -64,7 +67,6 @@ pub async fn make(
     mut draft: Draft,
 ) -> Result<Release, Problem> {
     manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
-    let id = ReleaseId { number: next_number(api, app).await?, node: api.node.clone() };
     let coordinator = nodes::coordinator(api, draft.recipe.isolation).await?;
     let mut rollout =
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));
@@ -74,21 +76,22 @@ pub async fn make(
     settings.port = settings.port.or(app.spec.port);
     let release = Release {
         v: RECORD_VERSION,
-        id: id.clone(),
+        id: draft.id,
         source: draft.source,
         source_bytes: draft.source_bytes,
         build: Some(draft.build),
         recipe: draft.recipe,
         settings,
         created_at: api.now(),
-        author: draft.author,
+        author: draft.by.author,
         note: draft.note,
         revision: draft.revision,
         replaces: rollout.serving.clone(),
+        remark: draft.by.remark,
         takes_back: None,
         unknown: Unknown::new(),
     };
-    let store = &*api.store;
+    let (store, id) = (&*api.store, release.id.clone());
     records::write(store, TypedKey::ConfigAt(app.name.clone(), id.clone()), &draft.config).await?;
     records::write(store, TypedKey::Release(app.name.clone(), id.clone()), &release).await?;
     rollout.request(id, coordinator, api.now());
@@ -100,10 +103,12 @@ pub async fn make(
     Ok(release)
 }
 
-async fn next_number(api: &Api, app: &ApplicationRecords) -> Result<u64, Problem> {
+/// Returns what the next release is called. The caller holds `Api::changes`.
+pub async fn next_id(api: &Api, app: &ApplicationRecords) -> Result<ReleaseId, Problem> {
     let known = app.releases.iter().map(|release| release.id.number).max().unwrap_or(0);
     let next = agent::taking_back::next_number(&*api.store, &app.name, known).await;
-    next.map_err(|error| Problem::internal(format!("{error:#}")))
+    let number = next.map_err(|error| Problem::internal(format!("{error:#}")))?;
+    Ok(ReleaseId { number, node: api.node.clone() })
 }
 
 /// Removes the oldest releases beyond the limit, but never one that serves or is being rolled out.
@@ -175,6 +180,7 @@ pub async fn list(
         release: app.label(&release.id),
         id: release.id.to_string(),
         note: release.note.clone(),
+        remark: release.remark.clone(),
         revision: release.revision.clone(),
         author: release.author.clone(),
         created_at: records::rfc3339(release.created_at),

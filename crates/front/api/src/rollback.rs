@@ -4,18 +4,20 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use model::{Release, RolloutPhase, TypedKey};
+use model::{Release, ReleaseId, RolloutPhase, TypedKey};
 
+use super::audit::{By, Underway};
 use super::caller::Caller;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Shared, isolation, parse, ports, team_limits};
+use super::{Api, Shared, isolation, parse, ports, team_limits};
 use api_types::{Released, Rollback};
 
 pub async fn rollback(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Released>), Problem> {
@@ -26,26 +28,51 @@ pub async fn rollback(
         Some(text) => releases::resolve(&app, text)?,
         None => previous(&app)?,
     };
+    let (old, id) = (old.clone(), releases::next_id(&api, &app).await?);
+    let note = format!("rollback to {}", app.label(&old.id));
+    let (config, mut draft) = draft(&api, &app, &old, id, (note, entry.by())).await?;
+    let limited = check(&api, &caller, &app, &mut draft).await?;
+    entry.describe(&app, api.now(), vec![app.change_to(&draft.id, &draft.note)]).await?;
+    records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;
+    let release = releases::make(&api, &mut app, draft).await?;
+    let mut answer = releases::released(&api, &app, &release);
+    answer.notes.extend(limited);
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// Returns a draft of an old release's code and variables, with those.
+pub async fn draft(
+    api: &Api,
+    app: &ApplicationRecords,
+    old: &Release,
+    id: ReleaseId,
+    by: (String, By),
+) -> Result<(ConfigVariables, Draft), Problem> {
     let store = &*api.store;
     let at = TypedKey::ConfigAt(app.name.clone(), old.id.clone());
     let config: ConfigVariables = match records::read(store, at).await? {
         Some(config) => config,
         None => records::config(store, &app.name).await?,
     };
-    isolation::check(&api, &caller, old.recipe.isolation).await?;
-    let note = format!("rollback to {}", app.label(&old.id));
-    let author = caller.name();
-    let mut draft = Draft::from_release(old, old.build_id(), config.clone(), note, author);
+    let draft = Draft::from_release(old, id, old.build_id(), config.clone(), by);
+    Ok((config, draft))
+}
+
+/// Checks that a release may be made again by whoever asks, and limits it as their team is; returns
+/// what was limited.
+pub async fn check(
+    api: &Api,
+    caller: &Caller,
+    app: &ApplicationRecords,
+    draft: &mut Draft,
+) -> Result<Option<String>, Problem> {
+    isolation::check(api, caller, draft.recipe.isolation).await?;
     let planned = (&draft.recipe, &mut draft.settings);
-    let limited = team_limits::check_release(&api, &caller, &app, (false, 0), planned).await?;
+    let limited = team_limits::check_release(api, caller, app, (false, 0), planned).await?;
     let http = app.spec.port_with(Some(&draft.settings));
-    ports::check_http(&api, &app, http).await?;
-    ports::check_services(&api, &app, &draft.recipe.ports, http).await?;
-    records::write(store, TypedKey::Config(app.name.clone()), &config).await?;
-    let release = releases::make(&api, &mut app, draft).await?;
-    let mut answer = releases::released(&api, &app, &release);
-    answer.notes.extend(limited);
-    Ok((StatusCode::CREATED, Json(answer)))
+    ports::check_http(api, app, http).await?;
+    ports::check_services(api, app, &draft.recipe.ports, http).await?;
+    Ok(limited)
 }
 
 /// Returns the release that served before the serving one. While a newer release is on its way it

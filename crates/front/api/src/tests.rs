@@ -9,6 +9,7 @@ mod people;
 mod ports;
 mod refused;
 mod sources;
+mod undo;
 mod walk;
 
 use std::net::TcpListener;

@@ -19,12 +19,14 @@ use router_core::balance;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::audit::Underway;
 use super::builds::{self, RebuildWhen};
 use super::caller::Caller;
 use super::problem::{Problem, storage};
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
 use super::sources::{self, Assembly};
+use super::undo::parts;
 use super::{Api, Shared, archive, domains, isolation, ports, team_limits};
 use api_types::Released;
 use store::{ValueFile, ValueWriter};
@@ -63,6 +65,7 @@ pub struct PushQuery {
 pub async fn push(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
     Query(query): Query<PushQuery>,
     body: Body,
@@ -75,7 +78,7 @@ pub async fn push(
     let upload = receive(Assembly::new(writer, bases), body).await?;
     let hint = name.to_string();
     let (plan, file) = blocking(move || examine(upload, forced.as_deref(), &hint)).await?;
-    release(&api, name, plan, file, caller, query).await
+    release(&api, name, (plan, file), (caller, entry), query).await
 }
 
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
@@ -188,9 +191,8 @@ pub(super) async fn blocking<T: Send + 'static>(
 async fn release(
     api: &Api,
     name: ApplicationName,
-    mut plan: Plan,
-    file: ValueFile,
-    caller: Caller,
+    (mut plan, file): (Plan, ValueFile),
+    (caller, entry): (Caller, Underway),
     query: PushQuery,
 ) -> Result<(StatusCode, Json<Released>), Problem> {
     let _changing = api.changes.lock().await;
@@ -217,10 +219,16 @@ async fn release(
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
         return Ok((StatusCode::OK, Json(answer)));
     }
+    let before = app.spec.clone();
     let (config, mut notes) =
         complete_config(api, &name, &plan.manifest, &plan.recipe.environment).await?;
     notes.extend(merge(api, &mut app, &plan.manifest).await?);
     ports::check_services(api, &app, &plan.recipe.ports, app.spec.port).await?;
+    let id = releases::next_id(api, &app).await?;
+    let note = line(query.note.as_deref().unwrap_or("push"));
+    let mut changed = vec![app.change_to(&id, &note)];
+    changed.extend(parts::of_spec(&before, &app.spec));
+    entry.describe(&app, api.now(), changed).await?;
     records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
     if created {
         caller.adopt(&api.store, &name).await?;
@@ -228,10 +236,10 @@ async fn release(
     let source = TypedKey::Source(name.clone(), file.hash).key();
     let (hash, size) = (file.hash, file.size);
     api.store.set_file(source, file).await?;
-    let note = line(query.note.as_deref().unwrap_or("push"));
     let anew = if query.rebuild { RebuildWhen::Always } else { RebuildWhen::AfterFailure };
     let build = builds::choose(api, &app, hash, &plan.recipe, &config, anew).await?;
     let draft = Draft {
+        id,
         source: hash,
         source_bytes: size,
         recipe: plan.recipe,
@@ -239,7 +247,7 @@ async fn release(
         build: build.id,
         note,
         revision: query.revision.as_deref().map(line),
-        author: caller.name(),
+        by: entry.by(),
         config,
     };
     let release = releases::make(api, &mut app, draft).await?;

@@ -7,12 +7,14 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use model::change::ChangePart;
 use model::key::users_prefix;
 use model::people::{Grant, PersonRole, Scope, User};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, TeamName, TypedKey, UserName};
 use store::SharedStore;
 
+use super::audit::Underway;
 use super::caller::Caller;
 use super::problem::Problem;
 use super::{Api, Shared, isolation, parse, records, teams, tokens};
@@ -107,6 +109,7 @@ pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<UserRow>>, Probl
 pub async fn add(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(entry): Extension<Underway>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<UserRow>), Problem> {
     let asked: AddUser = parse(&body)?;
@@ -127,6 +130,7 @@ pub async fn add(
     }
     isolation::check_roles(&api, &grants).await?;
     let before = isolation::of_platform(&api).await?.0;
+    describe(&api, &entry, &name, &BTreeSet::new(), &grants).await?;
     let (v, created_at, created_by) = (RECORD_VERSION, api.now(), caller.name());
     let user = User { v, created_at, created_by, grants, unknown: Unknown::new() };
     records::write(&*api.store, TypedKey::User(name.clone()), &user).await?;
@@ -136,6 +140,7 @@ pub async fn add(
 
 pub async fn grant(
     State(api): State<Shared>,
+    Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<UserRow>, Problem> {
@@ -147,13 +152,8 @@ pub async fn grant(
     let mut grants = user.grants.clone();
     grants.retain(|held| held.on != grant.on);
     grants.insert(grant);
-    check_owner(&api, &name, &grants).await?;
-    if grants.len() > GRANTS_MAX {
-        let detail = format!("{name} would have more than {GRANTS_MAX} grants");
-        return Err(Problem::conflict("too_many_grants", detail)
-            .hint("put the applications into a team, and grant a role there"));
-    }
-    isolation::check_roles(&api, &grants).await?;
+    check_grants(&api, &name, &grants).await?;
+    describe(&api, &entry, &name, &user.grants, &grants).await?;
     let before = isolation::of_platform(&api).await?.0;
     user.grants = grants;
     records::write(&*api.store, TypedKey::User(name.clone()), &user).await?;
@@ -161,9 +161,61 @@ pub async fn grant(
     Ok(Json(UserRow { notes, ..row(&api, &name, &user).await? }))
 }
 
+/// Checks that a user may have these roles.
+async fn check_grants(api: &Api, name: &UserName, grants: &BTreeSet<Grant>) -> Result<(), Problem> {
+    check_owner(api, name, grants).await?;
+    if grants.len() > GRANTS_MAX {
+        let detail = format!("{name} would have more than {GRANTS_MAX} grants");
+        return Err(Problem::conflict("too_many_grants", detail)
+            .hint("put the applications into a team, and grant a role there"));
+    }
+    isolation::check_roles(api, grants).await
+}
+
+/// Writes down what a change of a user's roles is for the one application that it is about.
+async fn describe(
+    api: &Api,
+    entry: &Underway,
+    user: &UserName,
+    before: &BTreeSet<Grant>,
+    after: &BTreeSet<Grant>,
+) -> Result<(), Problem> {
+    for grant in before.symmetric_difference(after) {
+        let Scope::Application { name, created_at } = &grant.on else { continue };
+        let Some(app) = records::find(&*api.store, name).await? else { continue };
+        if app.spec.created_at == *created_at {
+            let (user, before) = (user.clone(), role_in(before, &grant.on));
+            let part = ChangePart::Role { user, before, after: role_in(after, &grant.on) };
+            return entry.describe(&app, api.now(), vec![part]).await;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the role that is held in this place and no other.
+pub fn role_in(grants: &BTreeSet<Grant>, on: &Scope) -> Option<PersonRole> {
+    grants.iter().find(|grant| grant.on == *on).map(|grant| grant.role)
+}
+
+/// Checks that the role of a user on an application can become this one, and returns what is to be
+/// written then.
+pub async fn with_role(
+    api: &Api,
+    name: &UserName,
+    on: &Scope,
+    role: Option<PersonRole>,
+) -> Result<User, Problem> {
+    let (name, mut user) = require(&api.store, name.as_str()).await?;
+    user.grants.retain(|held| held.on != *on);
+    user.grants.extend(role.map(|role| Grant { role, on: on.clone() }));
+    check_grants(api, &name, &user.grants).await?;
+    Ok(user)
+}
+
 /// Takes roles away by the names of what they are on, which may be gone.
 pub async fn revoke(
     State(api): State<Shared>,
+    Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<UserRow>, Problem> {
@@ -185,6 +237,7 @@ pub async fn revoke(
             .hint("`cortex users` lists the roles of all"));
     }
     check_owner(&api, &name, &grants).await?;
+    describe(&api, &entry, &name, &user.grants, &grants).await?;
     user.grants = grants;
     records::write(&*api.store, TypedKey::User(name.clone()), &user).await?;
     Ok(Json(row(&api, &name, &user).await?))

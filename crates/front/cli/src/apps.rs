@@ -75,13 +75,21 @@ pub fn print(rows: &[ApplicationRow]) -> anyhow::Result<()> {
             row.name.clone(),
             cell(&row.framework),
             cell(&row.release),
-            row.state.clone(),
+            state(row),
             instances,
             cell(&row.url),
         ]
     });
     let cells: Vec<Vec<String>> = cells.collect();
     output::table(&["NAME", "TYPE", "RELEASE", "STATE", "READY", "URL"], &cells)
+}
+
+/// Returns the state in words; one that is closed may run all the same.
+pub fn state(row: &ApplicationRow) -> String {
+    match &row.maintenance_since {
+        Some(_) => format!("{}, in maintenance", row.state),
+        None => row.state.clone(),
+    }
 }
 
 async fn create(session: &Session, asked: CreateApplication, json: Json) -> anyhow::Result<()> {

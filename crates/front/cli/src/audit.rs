@@ -43,9 +43,21 @@ fn cells(row: &AuditRow) -> Vec<String> {
     vec![
         output::since(&row.at),
         who,
-        output::plain(&format!("{} {}", row.method, row.path)),
+        output::plain(&what(row)),
         outcome,
         row.node.clone(),
         row.from.clone(),
     ]
+}
+
+/// Returns what was asked for, what that did to an application, and what was said of it.
+fn what(row: &AuditRow) -> String {
+    let mut what = format!("{} {}", row.method, row.path);
+    if let Some(did) = &row.what {
+        what.push_str(&format!(": {did}"));
+    }
+    if let Some(note) = &row.note {
+        what.push_str(&format!(" \"{note}\""));
+    }
+    what
 }

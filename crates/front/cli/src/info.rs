@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{App, Json, Session, output};
+use super::{App, Json, Session, apps, output};
 use api_types::{ApplicationShown, ServiceRow};
 use client::encode;
 
@@ -32,7 +32,7 @@ impl Info {
 
 fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
     let row = &shown.row;
-    let mut facts = vec![("State", row.state.clone())];
+    let mut facts = vec![("State", apps::state(row))];
     facts.extend(row.url.clone().map(|url| ("URL", url)));
     facts.extend(row.port.map(|port| ("Port", port.to_string())));
     for port in &shown.ports {

@@ -26,6 +26,7 @@ mod installation;
 mod isolation;
 mod login;
 mod logs;
+mod maintenance;
 mod metrics;
 mod nodes;
 mod open;
@@ -49,6 +50,7 @@ mod store;
 mod teams;
 mod tokens;
 mod trust;
+mod undo;
 mod up;
 mod upgrade;
 mod users;
@@ -115,6 +117,9 @@ struct Global {
         hide_env_values = true
     )]
     context: Option<String>,
+    /// What to say of a change: the audit and the list of releases show it
+    #[arg(long, global = true, value_name = "TEXT")]
+    note: Option<String>,
     /// Where a platform is found without a context: https://HOST:PORT#FINGERPRINT
     #[arg(long, env = "CORTEX_URL", hide = true, hide_env_values = true, global = true)]
     url: Option<String>,
@@ -160,6 +165,8 @@ enum Command {
     Run(run::Run),
     /// Go on with a command that `cortex run` started
     Attach(attach::Attach),
+    /// Close an application to its clients while its instances run on, or open it again
+    Maintenance(maintenance::Maintenance),
     /// Replace all instances, one after another
     Restart(restart::Restart),
     /// List, set or unset an application's variables
@@ -175,6 +182,8 @@ enum Command {
     Releases(releases::Releases),
     /// Go back to an earlier release
     Rollback(rollback::Rollback),
+    /// Take back the last change of an application
+    Undo(undo::Undo),
     /// List the cluster's nodes, invite, drain or remove one
     #[command(alias = "node")]
     Nodes(nodes::Nodes),
@@ -424,12 +433,14 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Run(command) => command.run(context).await,
         Command::Attach(command) => command.run(context).await,
         Command::Restart(command) => command.run(context).await,
+        Command::Maintenance(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
         Command::Domains(command) => command.run(context).await,
         Command::Certs(command) => command.run(context).await,
         Command::Trust(command) => command.run(context),
         Command::Releases(command) => command.run(context).await,
         Command::Rollback(command) => command.run(context).await,
+        Command::Undo(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,
         Command::Persist(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
@@ -482,6 +493,10 @@ impl Global {
             }
         };
         let (Chosen { client, context }, runtime) = (chosen, self.runtime());
+        let client = match &self.note {
+            Some(note) => client.with_note(note)?,
+            None => client,
+        };
         Ok(Session { layout, home, configuration, runtime, client, context })
     }
 

@@ -31,7 +31,7 @@ impl Releases {
             .map(|row| {
                 vec![
                     row.release.clone(),
-                    row.note.clone(),
+                    what(row),
                     row.author.clone(),
                     output::since(&row.created_at),
                     state(row),
@@ -39,6 +39,14 @@ impl Releases {
             })
             .collect();
         output::table(&["RELEASE", "WHAT", "BY", "WHEN", "STATE"], &cells)
+    }
+}
+
+/// Returns what happened, and what was said of it.
+fn what(row: &ReleaseRow) -> String {
+    match &row.remark {
+        Some(remark) => output::plain(&format!("{}: {remark}", row.note)),
+        None => output::plain(&row.note),
     }
 }
 

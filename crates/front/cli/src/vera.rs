@@ -242,6 +242,7 @@ mod tests {
             port: Some(8000),
             url: None,
             created_at: String::new(),
+            maintenance_since: None,
         };
         let shown = lines("TestApp", &row).join("\n");
         let expected = "TestApp settings\n\nApplication type: rails\nPort: 8000\nInstances: 7\n\

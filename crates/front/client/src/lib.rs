@@ -25,8 +25,8 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::net::UnixStream;
 
-use api_types::ProblemBody;
 use api_types::login::{HOST, NodeReach, ROSTER_HEADER};
+use api_types::{NOTE_HEADER, ProblemBody};
 use os::layout::DataDirectory;
 use runtime::lock::locked;
 use runtime::members::BoxedStream;
@@ -93,6 +93,8 @@ pub struct Client {
     roster: Mutex<Option<String>>,
     /// The header that says who asks; `None` leaves that to the credentials of the socket.
     authorization: Option<HeaderValue>,
+    /// What is said of every change.
+    note: Option<HeaderValue>,
 }
 
 impl Client {
@@ -108,7 +110,7 @@ impl Client {
 
     fn by(way: Way) -> Client {
         let (kept, roster) = (Mutex::default(), Mutex::default());
-        Client { way, kept, roster, authorization: None }
+        Client { way, kept, roster, authorization: None, note: None }
     }
 
     /// Returns what tells the nodes of the cluster from others, if an answer said so.
@@ -129,8 +131,21 @@ impl Client {
         self
     }
 
+    /// Says this of every change from now on. Returns the reason if it cannot be said.
+    pub fn with_note(mut self, note: &str) -> anyhow::Result<Client> {
+        let value = HeaderValue::from_bytes(note.as_bytes());
+        let why = "a note is one line, without control characters";
+        self.note = Some(value.map_err(|_| anyhow::anyhow!(why))?);
+        Ok(self)
+    }
+
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
+        let said = self.note.as_ref().filter(|_| method != Method::GET);
         let request = Request::builder().method(method).uri(path).header(header::HOST, HOST);
+        let request = match said {
+            Some(note) => request.header(NOTE_HEADER, note),
+            None => request,
+        };
         match &self.authorization {
             Some(value) => request.header(header::AUTHORIZATION, value),
             None => request,

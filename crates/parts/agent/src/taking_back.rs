@@ -107,6 +107,7 @@ async fn make(
         author: AUTHOR.into(),
         note: format!("return to {}, as {} failed", old.id.short(), from.short()),
         replaces: Some(from.clone()),
+        remark: None,
         takes_back: Some(from.clone()),
         build: Some(old.build_id()),
         ..old.clone()

@@ -99,6 +99,7 @@ async fn push(context: &AgentContext) {
         note: String::new(),
         revision: None,
         replaces: None,
+        remark: None,
         takes_back: None,
         unknown: Default::default(),
     };

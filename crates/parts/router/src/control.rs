@@ -2,6 +2,7 @@
 //! applications and endpoints, publishes them, opens and closes ports, and tells the agent what is
 //! drained. It decides from whole state, so that it can be started again at any moment.
 
+mod closed_page;
 mod secure;
 mod site;
 
@@ -378,7 +379,10 @@ impl Control {
         // Where nothing runs, nothing may have been prepared either; others have the files then.
         let elsewhere = endpoints.is_empty() && !far.is_empty();
         let has_files = !elsewhere || roots.as_ref().is_some_and(|roots| roots.build.is_dir());
+        let is_closed = description.gate.is_closed;
         RoutedApplication {
+            closed_page: is_closed.then(|| closed_page::read(roots.as_ref())).flatten(),
+            gate: description.gate,
             serving: description.serving,
             roots,
             queue,

@@ -2,6 +2,8 @@
 
 /// Seconds after which a client may ask again; one that asks sooner finds the same.
 const RETRY_AFTER_SECONDS: u32 = 2;
+/// The same where people are at work.
+const MAINTENANCE_SECONDS: u32 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
@@ -44,6 +46,12 @@ pub const BEING_BUILT: Page = Page {
     status: 503,
     reason: "being-built",
     text: "This site is being prepared here. Please try again in a moment.",
+    hint: "",
+};
+pub const MAINTENANCE: Page = Page {
+    status: 503,
+    reason: "maintenance",
+    text: "This application is closed for maintenance. Please come back a little later.",
     hint: "",
 };
 pub const QUEUE_FULL: Page = Page {
@@ -208,8 +216,7 @@ impl Page {
         head_only: bool,
         keep_alive: bool,
     ) {
-        use std::io::Write;
-        let Page { status, reason, text, hint } = self;
+        let Page { status, text, hint, .. } = self;
         let space = if hint.is_empty() { "" } else { " " };
         let phrase = phrase(*status);
         let detail = detail.map(|detail| format!("<p>{}</p>", escaped(detail))).unwrap_or_default();
@@ -218,6 +225,34 @@ impl Page {
              <style>body{{font:16px sans-serif;margin:15vh auto;max-width:34em;padding:0 1em}}\
              </style><h1>{phrase}</h1><p>{text}{space}{hint}</p>{detail}\n"
         );
+        self.write_body(body.as_bytes(), location, out, head_only, keep_alive);
+    }
+
+    /// Writes a page of the application's own in this one's place, if it has one.
+    pub fn write_own(
+        &self,
+        own: Option<&[u8]>,
+        out: &mut Vec<u8>,
+        head_only: bool,
+        keep_alive: bool,
+    ) {
+        match own {
+            Some(own) => self.write_body(own, None, out, head_only, keep_alive),
+            None => self.write(out, head_only, keep_alive),
+        }
+    }
+
+    fn write_body(
+        &self,
+        body: &[u8],
+        location: Option<&str>,
+        out: &mut Vec<u8>,
+        head_only: bool,
+        keep_alive: bool,
+    ) {
+        use std::io::Write;
+        let Page { status, reason, .. } = self;
+        let phrase = phrase(*status);
         out.clear();
         // Writing to memory cannot fail.
         let _ = write!(
@@ -233,12 +268,14 @@ impl Page {
             out.extend_from_slice(b"Allow: GET, HEAD\r\n");
         }
         if matches!(status, 429 | 503) {
-            let _ = write!(out, "Retry-After: {RETRY_AFTER_SECONDS}\r\n");
+            let is_closed = *reason == MAINTENANCE.reason;
+            let seconds = if is_closed { MAINTENANCE_SECONDS } else { RETRY_AFTER_SECONDS };
+            let _ = write!(out, "Retry-After: {seconds}\r\n");
         }
         let connection = if keep_alive { "keep-alive" } else { "close" };
         let _ = write!(out, "Connection: {connection}\r\n\r\n");
         if !head_only {
-            out.extend_from_slice(body.as_bytes());
+            out.extend_from_slice(body);
         }
     }
 }
@@ -260,29 +297,4 @@ fn escaped(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn details_are_no_markup() {
-        let mut out = Vec::new();
-        BAD_ANSWER.write_with(Some("'<script>&\"'"), &mut out, false, true);
-        let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("<p>'&lt;script&gt;&amp;&quot;'</p>"), "{text}");
-    }
-
-    #[test]
-    fn hints_are_for_nodes_alone() {
-        for page in [STOPPED, NO_RELEASE, UNREACHABLE, BAD_ANSWER, ANSWER_TIMEOUT, BODY_TOO_LARGE] {
-            let text = |page: Page| {
-                let mut out = Vec::new();
-                page.write(&mut out, false, true);
-                String::from_utf8(out).unwrap()
-            };
-            assert!(text(page).contains(&format!("{} {}</p>", page.text, page.hint)));
-            assert!(page.hint.contains("`cortex"));
-            let bare = text(page.without_hint());
-            assert!(bare.contains(&format!("{}</p>", page.text)) && !bare.contains('`'), "{bare}");
-        }
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ use model::{ApplicationName, PortId, ReleaseId, TeamName};
 use router_core::balance::Balance;
 use router_core::book::Processes;
 use router_core::far::FarCandidate;
+use router_core::gate::Gate;
 use router_core::routes::{self, Precedence, Rights};
 
 use super::endpoint::Endpoint;
@@ -33,6 +34,10 @@ pub struct RoutedApplication {
     pub labels: Arc<Labels>,
     pub hosts: Vec<String>,
     pub port: Option<u16>,
+    /// What stands between clients and it.
+    pub gate: Gate,
+    /// Its own page for clients that come while it is closed.
+    pub closed_page: Option<Arc<[u8]>>,
     pub rights: Rights,
     pub processes: Processes,
     pub statics: Vec<StaticMount>,
@@ -96,6 +101,8 @@ impl RoutedApplication {
             labels: Arc::new(Labels::Router(name.clone())),
             name,
             port: None,
+            gate: Gate::default(),
+            closed_page: None,
             rights: Rights::default(),
             processes: Processes::Expected,
             statics: Vec::new(),

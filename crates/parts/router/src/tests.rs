@@ -2,6 +2,7 @@
 
 mod announced;
 mod balancing;
+mod closed;
 mod corpus;
 mod fairness;
 mod far;

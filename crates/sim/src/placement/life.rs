@@ -168,6 +168,7 @@ impl World {
             note: String::new(),
             revision: None,
             replaces: None,
+            remark: None,
             takes_back: None,
             unknown: Unknown::new(),
         };

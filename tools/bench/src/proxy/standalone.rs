@@ -214,6 +214,7 @@ impl World {
             note: String::new(),
             revision: None,
             replaces: None,
+            remark: None,
             takes_back: None,
             unknown: BTreeMap::default(),
         };

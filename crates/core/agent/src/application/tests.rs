@@ -86,6 +86,7 @@ impl World {
             note: String::new(),
             replaces: None,
             revision: None,
+            remark: None,
             takes_back: None,
             unknown: Unknown::new(),
         }

@@ -160,6 +160,7 @@ mod tests {
             note: String::new(),
             replaces: None,
             revision: None,
+            remark: None,
             takes_back: None,
             unknown: Default::default(),
         }

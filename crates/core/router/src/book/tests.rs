@@ -69,6 +69,7 @@ impl World {
             note: String::new(),
             replaces: None,
             revision: None,
+            remark: None,
             takes_back: None,
             unknown: Default::default(),
         };

@@ -19,7 +19,7 @@ impl Fixture {
     }
 
     /// Has the node say that it can build walls, as one does that has tried.
-    async fn build_walls(&self) {
+    pub async fn build_walls(&self) {
         let key = TypedKey::NodeInfo(self.node.clone());
         let info = json!({
             "v": 1, "hostname": "n1", "version": "1", "cores": 1, "memory_bytes": 1, "started_at": 1,
@@ -33,7 +33,7 @@ impl Fixture {
     }
 
     /// Returns a client with a new token of that user.
-    async fn with_token(&self, asked: Value) -> Client {
+    pub async fn with_token(&self, asked: Value) -> Client {
         let made: TokenCreated = self.client.post("/v1/tokens", &asked).await.unwrap();
         self.client_of(&made)
     }

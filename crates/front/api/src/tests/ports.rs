@@ -8,7 +8,7 @@ use api_types::Released;
 
 const APP: &str = "shop";
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 

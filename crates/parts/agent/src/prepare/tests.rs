@@ -88,6 +88,7 @@ impl Bench {
             note: String::new(),
             revision: None,
             replaces: None,
+            remark: None,
             takes_back: None,
             unknown: Default::default(),
         }

@@ -67,6 +67,7 @@ impl Fixture {
             note: String::new(),
             revision: None,
             replaces: None,
+            remark: None,
             takes_back: None,
             unknown: Unknown::new(),
         };

@@ -1,13 +1,18 @@
 //! Requests that the platform answers before any application sees them: the challenges of an
 //! authority, those that are sent on to HTTPS, and those on a connection for another name.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use router_core::gate::Passage;
 use router_core::http::request::RequestHead;
 use router_core::routes;
 
 use super::{After, Connection};
+use crate::buffer::Buffer;
 use crate::field::field;
 use crate::pace::WRITE_TIME_MAX;
-use crate::pages::Page;
+use crate::pages::{self, Page};
 use crate::scope::Scope;
 use crate::stream::write_all;
 use crate::table::RoutedApplication;
@@ -102,6 +107,30 @@ impl Connection {
         !is_covered || is_of_other_team
     }
 
+    /// Answers a request that does not pass the application's gate; `None` if it does.
+    pub async fn at_gate(
+        &self,
+        application: &Arc<RoutedApplication>,
+        head: &RequestHead,
+        buffer: &mut Buffer,
+        out: &mut Vec<u8>,
+        started: Instant,
+    ) -> Option<Option<After>> {
+        let (target, health) = (&buffer.filled()[head.target.clone()], &application.health_path);
+        match application.gate.passage(head.method, target, health.as_deref()) {
+            Passage::Open => return None,
+            Passage::Closed => {}
+        }
+        let page = pages::MAINTENANCE;
+        self.record_own(application, head, page.status, 0, started, Instant::now());
+        let (keep_alive, _) = self.own_answer(head, buffer);
+        page.write_own(application.closed_page.as_deref(), out, head.is_head(), keep_alive);
+        if write_all(&self.stream, out, WRITE_TIME_MAX).await.is_err() {
+            return Some(None);
+        }
+        Some(Some(if keep_alive { After::KeepAlive } else { After::Close }))
+    }
+
     pub async fn redirected(
         &self,
         page: Page,
@@ -147,19 +176,4 @@ fn comes_from_tls(head: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_ended_tls_in_front_is_believed() {
-        for (head, expected) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\n\r\n", true),
-            ("GET / HTTP/1.1\r\nx-forwarded-proto:HTTPS\r\n\r\n", true),
-            ("GET / HTTP/1.1\r\nX-Forwarded-Proto: http\r\n\r\n", false),
-            ("GET / HTTP/1.1\r\nX-Forwarded-Protocol: https\r\n\r\n", false),
-            ("GET /x-forwarded-proto:https HTTP/1.1\r\n\r\n", false),
-        ] {
-            assert_eq!(comes_from_tls(head.as_bytes()), expected, "{head}");
-        }
-    }
-}
+mod tests;

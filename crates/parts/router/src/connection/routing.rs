@@ -105,6 +105,12 @@ impl Connection {
             self.record_own(&application, &head, pages::MISDIRECTED.status, 0, started, now);
             return self.refused(pages::MISDIRECTED, &head, buffer, out).await;
         }
+        if !application.gate.is_open()
+            && let Some(ended) =
+                Box::pin(self.at_gate(&application, &head, buffer, out, started)).await
+        {
+            return Begun::Ended(ended);
+        }
         if let Wire::Stream(stream) = &self.stream {
             stream.may_idle(limits.idle);
         }

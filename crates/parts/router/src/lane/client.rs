@@ -104,7 +104,7 @@ impl LaneClient {
         let head = head.filter(|head| is_ordinary(head, bytes))?;
         let (application, redirect) = thread.route(&connection.scope, &bytes[head.host.clone()])?;
         let is_for_platform = redirect != Redirect::No || connection.may_be_challenge(&head, bytes);
-        if thread.is_stopping() || is_for_platform {
+        if thread.is_stopping() || is_for_platform || !application.gate.is_open() {
             return None;
         }
         if application.may_have(&head) {

@@ -45,6 +45,7 @@ fn release(made_on: &str) -> Release {
         note: String::new(),
         replaces: None,
         revision: None,
+        remark: None,
         takes_back: None,
         unknown: Default::default(),
     }

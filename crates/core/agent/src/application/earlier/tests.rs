@@ -35,6 +35,7 @@ pub(in crate::application) fn release(
         note: String::new(),
         replaces: None,
         revision: None,
+        remark: None,
         takes_back: None,
         unknown: model::record::Unknown::new(),
     };
