@@ -7,18 +7,25 @@ pub mod export;
 pub mod login;
 pub mod people;
 pub mod position;
+pub mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::upgrade::trial::Vitals;
 use model::port::InstancePorts;
 use model::value::ContentHash;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemBody {
     pub status: u16,
+    /// What kind of problem it is, as a URI: `urn:cortex:problem:` and the code.
+    #[serde(default, rename = "type")]
+    pub kind: String,
+    /// The word by which programs know the problem, which stays.
+    #[schemars(extend("x-extensible-enum" = []))]
     pub code: String,
     pub title: String,
     pub detail: String,
@@ -26,7 +33,7 @@ pub struct ProblemBody {
     pub hint: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CreateApplication {
     pub name: String,
     #[serde(default, rename = "type")]
@@ -35,7 +42,7 @@ pub struct CreateApplication {
     pub port: Option<u16>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ApplicationRow {
     pub name: String,
     #[serde(rename = "type")]
@@ -51,7 +58,7 @@ pub struct ApplicationRow {
     pub created_at: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ApplicationShown {
     #[serde(flatten)]
     pub row: ApplicationRow,
@@ -78,7 +85,7 @@ pub struct ApplicationShown {
 }
 
 /// The domains of an application, as `cortex domains` shows them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainsShown {
     pub application: String,
     /// Whether commands decide the domains, and not the project's own file.
@@ -89,7 +96,7 @@ pub struct DomainsShown {
     pub notes: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainRow {
     pub domain: String,
     pub since: String,
@@ -97,7 +104,7 @@ pub struct DomainRow {
     pub clash: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainsChange {
     #[serde(default)]
     pub add: Vec<String>,
@@ -109,7 +116,7 @@ pub struct DomainsChange {
 }
 
 /// A public port that leads to the instances of a process, whatever is spoken there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceRow {
     pub port: u16,
     /// The transport: `tcp` or `udp`.
@@ -126,7 +133,7 @@ pub struct ServiceRow {
     pub traffic: Option<PortTraffic>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessRow {
     pub process: String,
     pub command: String,
@@ -137,7 +144,7 @@ pub struct ProcessRow {
     pub nodes: BTreeMap<String, u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutShown {
     pub serving: Option<String>,
     pub target: Option<String>,
@@ -145,7 +152,7 @@ pub struct RolloutShown {
     pub message: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Destroyed {
     pub name: String,
     /// Whether everything that ran has ended.
@@ -155,7 +162,7 @@ pub struct Destroyed {
 }
 
 /// One process, as `ps` shows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InstanceRow {
     pub application: String,
     pub process: String,
@@ -165,6 +172,7 @@ pub struct InstanceRow {
     pub port: Option<u16>,
     /// The local port at which it listens for each public port that is not for HTTP.
     #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    #[schemars(with = "BTreeMap<String, u16>")]
     pub ports: InstancePorts,
     pub release: String,
     pub state: String,
@@ -178,7 +186,7 @@ pub struct InstanceRow {
 }
 
 /// A one-off command, to which clients attach.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionRow {
     /// The id by which it is attached to.
     pub id: String,
@@ -190,7 +198,7 @@ pub struct SessionRow {
 }
 
 /// The instances that serve the names of an application now.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteRow {
     pub application: String,
     pub hosts: Vec<String>,
@@ -202,7 +210,7 @@ pub struct RouteRow {
     pub files: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteInstance {
     pub slot: u32,
     pub port: u16,
@@ -210,7 +218,7 @@ pub struct RouteInstance {
     pub concurrency: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReleaseRow {
     pub release: String,
     /// The release with the node that made it.
@@ -235,7 +243,7 @@ pub struct ReleaseRow {
     pub why: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Released {
     pub application: String,
     /// The release as people write it: `v3`.
@@ -257,14 +265,14 @@ pub struct Released {
     pub ports: Vec<ServiceRow>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Rollback {
     #[serde(default)]
     pub to: Option<String>,
 }
 
 /// One line of a progress stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Progress {
     Phase {
@@ -292,14 +300,14 @@ pub enum Progress {
 
 pub type Scale = BTreeMap<String, u32>;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Scaled {
     pub application: String,
     pub processes: Scale,
 }
 
 /// The answer to a change of configuration; `released` is `None` if nothing was pushed yet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Configured {
     pub application: String,
     pub changed: Vec<String>,
@@ -309,7 +317,7 @@ pub struct Configured {
 /// Changes by variable: a value sets it, null unsets it.
 pub type ConfigChange = BTreeMap<String, Option<String>>;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {
     pub time: Option<String>,
     /// The node that printed it, if nodes are told apart.
@@ -330,7 +338,7 @@ impl LogLine {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct NodeStatus {
     pub node: String,
     pub version: String,
@@ -346,7 +354,7 @@ pub struct NodeStatus {
 }
 
 /// One node of the cluster.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRow {
     pub id: String,
     /// The machine's host name; several nodes may have the same.
@@ -375,7 +383,7 @@ pub struct NodeRow {
     pub note: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeShown {
     #[serde(flatten)]
     pub row: NodeRow,
@@ -386,7 +394,7 @@ pub struct NodeShown {
     pub holds: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RemovedNode {
     pub id: String,
     /// Applications whose persistent files were on this node only.
@@ -394,7 +402,7 @@ pub struct RemovedNode {
 }
 
 /// The paths of an application that outlive its releases.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PersistShown {
     pub application: String,
     pub paths: Vec<String>,
@@ -406,7 +414,7 @@ pub struct PersistShown {
 }
 
 /// The node that has an application's files.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PinShown {
     pub application: String,
     /// The node that has the files; `None` if the application is not tied to a node.
@@ -414,7 +422,7 @@ pub struct PinShown {
     pub moving: Option<MoveShown>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MoveShown {
     pub to: String,
     /// `asked`, `copying`, `stopped` or `failed`.
@@ -423,7 +431,7 @@ pub struct MoveShown {
 }
 
 /// An invitation, as `cortex nodes invite` prints it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Invitation {
     pub invitation: String,
     /// The address at which the new node finds the one that issued it.
@@ -434,7 +442,7 @@ pub struct Invitation {
 }
 
 /// One of the router's public ports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortRow {
     pub address: String,
     /// The application it leads to; `None` for the address at which Host decides.
@@ -451,7 +459,7 @@ pub struct PortRow {
 
 /// The traffic of an application's own port through the router of one node, counted in connections
 /// or in flows of datagrams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortTraffic {
     /// The number of those that an instance took, since the port was opened.
     pub connections: u64,
@@ -462,7 +470,9 @@ pub struct PortTraffic {
     pub refused: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckResult {
     Ok,
@@ -470,7 +480,7 @@ pub enum CheckResult {
     Fail,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     pub name: String,
     pub result: CheckResult,
@@ -478,7 +488,7 @@ pub struct Check {
     pub advice: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StoredKey {
     pub key: String,
     pub size: u64,
@@ -486,7 +496,7 @@ pub struct StoredKey {
     pub node: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryRow {
     pub id: String,
     pub key: String,
@@ -497,7 +507,7 @@ pub struct HistoryRow {
 }
 
 /// One line of a watch stream.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum StoreChange {
     Set {
@@ -513,7 +523,7 @@ pub enum StoreChange {
 }
 
 /// The totals of what an import has written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     pub keys: u64,
     pub bytes: u64,
@@ -523,7 +533,7 @@ pub struct Imported {
 pub type SingleValue = BTreeMap<String, Value>;
 
 /// The answer to `GET /v1/upgrade`: how far the nodes are with another binary.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradeShown {
     /// `none`, `rolling`, `waiting`, `finished` or `stopped`.
     pub state: String,
@@ -537,7 +547,7 @@ pub struct UpgradeShown {
     pub nodes: Vec<UpgradeRow>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradeRow {
     pub node: String,
     /// The BLAKE3 of the binary it runs.
@@ -553,9 +563,10 @@ pub struct UpgradeRow {
 }
 
 /// The answer to `GET /v1/upgrade/vitals`: what a node that is being tried reports of itself.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeVitals {
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub binary: Option<ContentHash>,
     pub adopted: bool,
     pub claimed: BTreeSet<String>,

@@ -12,6 +12,7 @@ use model::audit::{AuditEntry, AuditId, AuditOutcome};
 use model::key::{access_prefix, application_prefix, audit_prefix, cluster_prefix};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, NodeId, Timestamp, TypedKey};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use store::{SharedStore, readable};
 
@@ -184,7 +185,7 @@ async fn prune(door: &Door, now: Timestamp) -> Result<(), Problem> {
     Ok(())
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct AuditQuery {
     #[serde(default)]
     limit: Option<usize>,

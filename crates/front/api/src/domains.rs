@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::{ApplicationName, ApplicationSpec, PortId, Rollout, RolloutPhase, TypedKey};
 use recipe_core::manifest::domains::domain;
 use recipe_core::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
 use router_core::routes::{Rights, default_host};
 
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, parse, ports};
+use super::{Api, Shared, ports};
 use api_types::{DomainRow, DomainsChange, DomainsShown};
 
 /// The stage of an application that has claimed something.
@@ -256,9 +256,8 @@ async fn shown(api: &Api, app: &ApplicationRecords) -> Result<DomainsShown, Prob
 pub async fn change(
     State(api): State<Shared>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<DomainsChange>,
 ) -> Result<Json<DomainsShown>, Problem> {
-    let asked: DomainsChange = parse(&body)?;
     let names = |texts: &[String]| -> Result<Vec<String>, String> {
         texts.iter().map(|text| domain(text)).collect()
     };

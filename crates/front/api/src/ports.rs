@@ -6,18 +6,19 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::port::{PortRecipe, Transport};
 use model::{
     ApplicationName, ApplicationSpec, PortId, Release, ReleaseId, Rollout, RolloutPhase, TypedKey,
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::domains::DomainStanding;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::ApplicationRecords;
-use super::{Api, Shared, parse, records};
+use super::{Api, Shared, records};
 use api_types::{ApplicationRow, PortRow, ServiceRow};
 
 /// The ports that are given out when none is asked for: they begin where developers expect, and a
@@ -117,8 +118,8 @@ pub fn services(api: &Api, name: &ApplicationName, release: &Release) -> Vec<Ser
     release.recipe.ports.iter().map(row).collect()
 }
 
-#[derive(Debug, Deserialize)]
-struct Chosen {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct PortChosen {
     port: u16,
 }
 
@@ -126,9 +127,8 @@ struct Chosen {
 pub async fn change(
     State(api): State<Shared>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(PortChosen { port }): JsonBody<PortChosen>,
 ) -> Result<Json<ApplicationRow>, Problem> {
-    let Chosen { port } = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     app.spec.port = allot(&api, &app.name, Some(port), &[]).await?;

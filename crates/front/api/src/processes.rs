@@ -1,6 +1,5 @@
 //! The processes that run: list, scale, restart.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::cron::CronRun;
@@ -8,9 +7,10 @@ use model::key::BoardKey;
 use model::{InstanceId, NodeId, ProcessSpec, ProcessType, TypedKey};
 
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, parse, sessions, team_limits};
+use super::{Api, Shared, sessions, team_limits};
 use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
 
@@ -140,9 +140,8 @@ fn scaled(app: &ApplicationRecords) -> Scaled {
 pub async fn scale(
     State(api): State<Shared>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<Scale>,
 ) -> Result<Json<Scaled>, Problem> {
-    let asked: Scale = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let before = team_limits::used_by(&app);

@@ -1,25 +1,24 @@
 //! Rollback: makes a new release of an old one's code and variables.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use model::{Release, RolloutPhase, TypedKey};
 
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Shared, isolation, parse, ports, team_limits};
+use super::{Shared, isolation, ports, team_limits};
 use api_types::{Released, Rollback};
 
 pub async fn rollback(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<Rollback>,
 ) -> Result<(StatusCode, Json<Released>), Problem> {
-    let asked: Rollback = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &name).await?;
     let old = match &asked.to {
