@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -109,7 +110,7 @@ pub struct Team {
 }
 
 /// The most that the applications of a team may take together; `None` is without limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TeamLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applications: Option<u64>,

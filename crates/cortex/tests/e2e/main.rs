@@ -41,6 +41,7 @@ mod node;
 mod nodes;
 mod old_disk;
 mod open_data;
+mod openapi;
 mod outside;
 mod people;
 mod pins;

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use model::certificate::SecretText;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a person agrees to. What is left out stays as it is for the same authority.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AuthorityAsked {
     /// The URL of its directory; `None` for the one in use, or Let's Encrypt.
     #[serde(default)]
@@ -21,6 +22,7 @@ pub struct AuthorityAsked {
     #[serde(default)]
     pub eab_key_id: Option<String>,
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub eab_key: Option<SecretText>,
     /// The program that makes records in DNS, on every node.
     #[serde(default)]
@@ -28,13 +30,13 @@ pub struct AuthorityAsked {
 }
 
 /// The terms of an authority, to be agreed to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TermsShown {
     pub directory: String,
     pub terms: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuthorityShown {
     /// `None` if nobody has agreed to one.
     pub directory: Option<String>,
@@ -47,13 +49,13 @@ pub struct AuthorityShown {
     pub account: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainsStatus {
     pub application: String,
     pub domains: Vec<DomainStatus>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainStatus {
     pub domain: String,
     pub since: String,
@@ -64,7 +66,7 @@ pub struct DomainStatus {
     pub certificate: CertificateStatus,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DnsStatus {
     /// The addresses that it must have: any of these, and no other.
     pub wanted: Vec<IpAddr>,
@@ -74,7 +76,7 @@ pub struct DnsStatus {
     pub problem: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ArrivalStatus {
     /// `here`, `elsewhere`, `nowhere` or `untested`.
     pub state: String,
@@ -83,7 +85,7 @@ pub struct ArrivalStatus {
     pub seen_from: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CertificateStatus {
     /// What there is, and what is next.
     pub state: String,

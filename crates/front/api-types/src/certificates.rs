@@ -1,19 +1,21 @@
 //! Certificates as people bring and see them. A private key travels one way only.
 
 use model::certificate::SecretText;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A certificate of one's own.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CertificateUpload {
     /// The certificate, then those of the authorities that vouch for it, in PEM form.
     pub chain: String,
     /// Its private key in PEM form.
+    #[schemars(with = "String")]
     pub key: SecretText,
 }
 
 /// The certificate that clients get who ask for one name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CertificateRow {
     pub name: String,
     /// The application that the name belongs to, if any.
@@ -35,7 +37,7 @@ pub struct CertificateRow {
     pub missing_on: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CertificatesShown {
     pub certificates: Vec<CertificateRow>,
     /// Remarks about a change, for the user.

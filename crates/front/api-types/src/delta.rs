@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use model::value::ContentHash;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -37,9 +38,10 @@ pub const NAME_BYTES: usize = 16;
 pub type PieceName = [u8; NAME_BYTES];
 
 /// What a cluster has of an archive, in the order of its pieces.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownPieces {
     /// The sources that can be copied from.
+    #[schemars(with = "Vec<String>")]
     pub bases: Vec<ContentHash>,
     pub runs: Vec<PieceRun>,
 }
@@ -59,14 +61,14 @@ impl KnownPieces {
 }
 
 /// Successive pieces that follow each other in a base as well, or that no base has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PieceRun {
     pub pieces: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<PieceOrigin>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PieceOrigin {
     pub base: u8,
     pub offset: u64,

@@ -9,6 +9,7 @@ pub mod maintenance;
 pub mod people;
 pub mod position;
 pub mod secrets;
+pub mod store;
 pub mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,15 +17,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use agent_core::upgrade::trial::Vitals;
 use model::port::InstancePorts;
 use model::value::ContentHash;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The header of a change with what the person says of it: one line of UTF-8.
 pub const NOTE_HEADER: &str = "cortex-note";
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemBody {
     pub status: u16,
+    /// What kind of problem it is, as a URI: `urn:cortex:problem:` and the code.
+    #[serde(default, rename = "type")]
+    pub kind: String,
+    /// The word by which programs know the problem, which stays.
+    #[schemars(extend("x-extensible-enum" = []))]
     pub code: String,
     pub title: String,
     pub detail: String,
@@ -32,7 +39,7 @@ pub struct ProblemBody {
     pub hint: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CreateApplication {
     pub name: String,
     #[serde(default, rename = "type")]
@@ -41,7 +48,7 @@ pub struct CreateApplication {
     pub port: Option<u16>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ApplicationRow {
     pub name: String,
     #[serde(rename = "type")]
@@ -60,7 +67,7 @@ pub struct ApplicationRow {
     pub maintenance_since: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ApplicationShown {
     #[serde(flatten)]
     pub row: ApplicationRow,
@@ -87,7 +94,7 @@ pub struct ApplicationShown {
 }
 
 /// The domains of an application, as `cortex domains` shows them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainsShown {
     pub application: String,
     /// Whether commands decide the domains, and not the project's own file.
@@ -98,7 +105,7 @@ pub struct DomainsShown {
     pub notes: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainRow {
     pub domain: String,
     pub since: String,
@@ -106,7 +113,7 @@ pub struct DomainRow {
     pub clash: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainsChange {
     #[serde(default)]
     pub add: Vec<String>,
@@ -118,7 +125,7 @@ pub struct DomainsChange {
 }
 
 /// A public port that leads to the instances of a process, whatever is spoken there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceRow {
     pub port: u16,
     /// The transport: `tcp` or `udp`.
@@ -135,7 +142,7 @@ pub struct ServiceRow {
     pub traffic: Option<PortTraffic>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessRow {
     pub process: String,
     pub command: String,
@@ -146,7 +153,7 @@ pub struct ProcessRow {
     pub nodes: BTreeMap<String, u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutShown {
     pub serving: Option<String>,
     pub target: Option<String>,
@@ -154,7 +161,7 @@ pub struct RolloutShown {
     pub message: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Destroyed {
     pub name: String,
     /// Whether everything that ran has ended.
@@ -164,7 +171,7 @@ pub struct Destroyed {
 }
 
 /// One process, as `ps` shows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InstanceRow {
     pub application: String,
     pub process: String,
@@ -174,6 +181,7 @@ pub struct InstanceRow {
     pub port: Option<u16>,
     /// The local port at which it listens for each public port that is not for HTTP.
     #[serde(default, skip_serializing_if = "InstancePorts::is_empty")]
+    #[schemars(with = "BTreeMap<String, u16>")]
     pub ports: InstancePorts,
     pub release: String,
     pub state: String,
@@ -187,7 +195,7 @@ pub struct InstanceRow {
 }
 
 /// A one-off command, to which clients attach.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionRow {
     /// The id by which it is attached to.
     pub id: String,
@@ -199,7 +207,7 @@ pub struct SessionRow {
 }
 
 /// The instances that serve the names of an application now.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteRow {
     pub application: String,
     pub hosts: Vec<String>,
@@ -211,7 +219,7 @@ pub struct RouteRow {
     pub files: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RouteInstance {
     pub slot: u32,
     pub port: u16,
@@ -219,7 +227,7 @@ pub struct RouteInstance {
     pub concurrency: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReleaseRow {
     pub release: String,
     /// The release with the node that made it.
@@ -247,7 +255,7 @@ pub struct ReleaseRow {
     pub why: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Released {
     pub application: String,
     /// The release as people write it: `v3`.
@@ -269,14 +277,14 @@ pub struct Released {
     pub ports: Vec<ServiceRow>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Rollback {
     #[serde(default)]
     pub to: Option<String>,
 }
 
 /// One line of a progress stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Progress {
     Phase {
@@ -304,14 +312,14 @@ pub enum Progress {
 
 pub type Scale = BTreeMap<String, u32>;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Scaled {
     pub application: String,
     pub processes: Scale,
 }
 
 /// The answer to a change of configuration; `released` is `None` if nothing was pushed yet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Configured {
     pub application: String,
     pub changed: Vec<String>,
@@ -321,7 +329,7 @@ pub struct Configured {
 /// Changes by variable: a value sets it, null unsets it.
 pub type ConfigChange = BTreeMap<String, Option<String>>;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {
     pub time: Option<String>,
     /// The node that printed it, if nodes are told apart.
@@ -342,7 +350,7 @@ impl LogLine {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct NodeStatus {
     pub node: String,
     pub version: String,
@@ -358,7 +366,7 @@ pub struct NodeStatus {
 }
 
 /// One node of the cluster.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRow {
     pub id: String,
     /// The machine's host name; several nodes may have the same.
@@ -387,7 +395,7 @@ pub struct NodeRow {
     pub note: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeShown {
     #[serde(flatten)]
     pub row: NodeRow,
@@ -398,7 +406,7 @@ pub struct NodeShown {
     pub holds: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RemovedNode {
     pub id: String,
     /// Applications whose persistent files were on this node only.
@@ -412,7 +420,7 @@ pub struct RemovedNode {
 }
 
 /// The paths of an application that outlive its releases.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PersistShown {
     pub application: String,
     pub paths: Vec<String>,
@@ -424,7 +432,7 @@ pub struct PersistShown {
 }
 
 /// The node that has an application's files.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PinShown {
     pub application: String,
     /// The node that has the files; `None` if the application is not tied to a node.
@@ -432,7 +440,7 @@ pub struct PinShown {
     pub moving: Option<MoveShown>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MoveShown {
     pub to: String,
     /// `asked`, `copying`, `stopped` or `failed`.
@@ -441,7 +449,7 @@ pub struct MoveShown {
 }
 
 /// An invitation, as `cortex nodes invite` prints it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Invitation {
     pub invitation: String,
     /// The address at which the new node finds the one that issued it.
@@ -452,7 +460,7 @@ pub struct Invitation {
 }
 
 /// One of the router's public ports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortRow {
     pub address: String,
     /// The application it leads to; `None` for the address at which Host decides.
@@ -469,7 +477,7 @@ pub struct PortRow {
 
 /// The traffic of an application's own port through the router of one node, counted in connections
 /// or in flows of datagrams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortTraffic {
     /// The number of those that an instance took, since the port was opened.
     pub connections: u64,
@@ -480,7 +488,9 @@ pub struct PortTraffic {
     pub refused: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckResult {
     Ok,
@@ -488,7 +498,7 @@ pub enum CheckResult {
     Fail,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     pub name: String,
     pub result: CheckResult,
@@ -496,7 +506,7 @@ pub struct Check {
     pub advice: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StoredKey {
     pub key: String,
     pub size: u64,
@@ -504,7 +514,7 @@ pub struct StoredKey {
     pub node: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryRow {
     pub id: String,
     pub key: String,
@@ -515,7 +525,7 @@ pub struct HistoryRow {
 }
 
 /// One line of a watch stream.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum StoreChange {
     Set {
@@ -531,7 +541,7 @@ pub enum StoreChange {
 }
 
 /// The totals of what an import has written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     pub keys: u64,
     pub bytes: u64,
@@ -541,7 +551,7 @@ pub struct Imported {
 pub type SingleValue = BTreeMap<String, Value>;
 
 /// The answer to `GET /v1/upgrade`: how far the nodes are with another binary.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradeShown {
     /// `none`, `rolling`, `waiting`, `finished` or `stopped`.
     pub state: String,
@@ -555,7 +565,7 @@ pub struct UpgradeShown {
     pub nodes: Vec<UpgradeRow>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradeRow {
     pub node: String,
     /// The BLAKE3 of the binary it runs.
@@ -571,9 +581,10 @@ pub struct UpgradeRow {
 }
 
 /// The answer to `GET /v1/upgrade/vitals`: what a node that is being tried reports of itself.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeVitals {
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub binary: Option<ContentHash>,
     pub adopted: bool,
     pub claimed: BTreeSet<String>,

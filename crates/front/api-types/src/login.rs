@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::hex::from_hex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -20,7 +21,7 @@ const ADDRESS_BYTES_MAX: usize = 262;
 const ADDRESSES_MAX: usize = 8;
 
 /// The addresses at which clients find a node, and the key that it shows there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeReach {
     pub id: String,
     /// `HOST:PORT` each, the best first.
@@ -29,7 +30,7 @@ pub struct NodeReach {
     pub fingerprint: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InviteUser {
     /// The hours for which it is good; 24 if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +42,7 @@ pub struct InviteUser {
 }
 
 /// An invitation; its line is in this answer and nowhere else.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UserInvitation {
     pub user: String,
     /// What `cortex login` takes.
@@ -51,14 +52,14 @@ pub struct UserInvitation {
     pub expires_at: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogIn {
     /// The name that the token is to have, such as that of the machine.
     pub name: String,
 }
 
 /// The answer to a login; the text of its token is in it and nowhere else.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoggedIn {
     pub token: String,
     #[serde(flatten)]
@@ -68,7 +69,7 @@ pub struct LoggedIn {
     pub nodes: Vec<NodeReach>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Whoami {
     pub user: String,
     /// Whether it is the owner of the machine, who needs no token.

@@ -1,10 +1,11 @@
 //! What travels about people: users, teams, tokens and the audit.
 
 use model::people::TeamLimits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A role on the platform, or on the team or the application that is named.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantAsked {
     pub role: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -13,7 +14,7 @@ pub struct GrantAsked {
     pub application: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AddUser {
     pub name: String,
     /// The first role; others are granted later.
@@ -21,7 +22,7 @@ pub struct AddUser {
     pub grant: Option<GrantAsked>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantRow {
     pub role: String,
     /// `the platform`, `team NAME` or `application NAME`.
@@ -31,7 +32,7 @@ pub struct GrantRow {
     pub gone: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UserRow {
     pub name: String,
     pub grants: Vec<GrantRow>,
@@ -44,14 +45,14 @@ pub struct UserRow {
 }
 
 /// What applications are to get that say nothing of their isolation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IsolationAsked {
     /// `standard`, `none`, or `auto`.
     pub default: String,
 }
 
 /// What applications get that say nothing of their isolation, and how things are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IsolationShown {
     /// `standard` or `none`.
     pub default: String,
@@ -66,12 +67,12 @@ pub struct IsolationShown {
     pub without: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AddTeam {
     pub name: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TeamChange {
     #[serde(default)]
     pub add: Vec<String>,
@@ -83,7 +84,7 @@ pub struct TeamChange {
 }
 
 /// What the applications of a team ask for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TeamUsed {
     pub applications: u64,
     pub instances: u64,
@@ -92,7 +93,7 @@ pub struct TeamUsed {
     pub disk_bytes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TeamRow {
     pub name: String,
     pub applications: Vec<String>,
@@ -106,7 +107,7 @@ pub struct TeamRow {
     pub created_by: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CreateToken {
     pub name: String,
     /// The user whose it is; the one who asks if `None`.
@@ -121,14 +122,14 @@ pub struct CreateToken {
 }
 
 /// A new token; its text is in this answer and nowhere else.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenCreated {
     pub token: String,
     #[serde(flatten)]
     pub row: TokenRow,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenRow {
     pub user: String,
     pub name: String,
@@ -142,7 +143,7 @@ pub struct TokenRow {
 }
 
 /// A change, as the audit has it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditRow {
     pub at: String,
     pub node: String,

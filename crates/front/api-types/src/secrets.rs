@@ -1,9 +1,10 @@
 //! How the secrets of the platform are sealed. Keys are named by their ids; no value and no key is
 //! ever among them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretsShown {
     /// The key that seals; `None` if secrets are clear.
     pub sealed_with: Option<String>,
@@ -28,7 +29,7 @@ pub struct SecretsShown {
     pub removed: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretsMember {
     pub node: String,
     /// The keys that it has; `None` if it runs a build that knows nothing of them.
@@ -36,7 +37,7 @@ pub struct SecretsMember {
     pub sealed_with: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretsCount {
     /// The key; `None` for secrets that are clear.
     pub key: Option<String>,
@@ -46,7 +47,7 @@ pub struct SecretsCount {
 }
 
 /// What `cortex secrets rotate` asks for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RotationAsked {
     /// Whether secrets that no key opens any more are removed.
     #[serde(default)]

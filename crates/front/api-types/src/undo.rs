@@ -1,18 +1,19 @@
 //! Changes of an application that can be taken back, as they travel.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Released;
 
 /// A request to take a change back.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UndoAsked {
     /// The change; `None` means the last one, which must be the caller's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeRow {
     pub change: String,
     pub at: String,
@@ -30,7 +31,7 @@ pub struct ChangeRow {
 }
 
 /// The last changes of an application, newest first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangesShown {
     pub application: String,
     pub changes: Vec<ChangeRow>,
@@ -43,7 +44,7 @@ pub struct ChangesShown {
 }
 
 /// What an undo did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Undone {
     pub application: String,
     pub taken_back: ChangeRow,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -14,9 +13,10 @@ use model::{ApplicationName, Key, Timestamp, TypedKey};
 use store::{Submission, Submitted};
 
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, certificates, domains, parse, ports, team_limits};
+use super::{Api, Shared, certificates, domains, ports, team_limits};
 use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
@@ -54,9 +54,8 @@ pub async fn rows(api: &Api) -> Result<Vec<ApplicationRow>, Problem> {
 pub async fn create(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<CreateApplication>,
 ) -> Result<(StatusCode, Json<ApplicationRow>), Problem> {
-    let asked: CreateApplication = parse(&body)?;
     let name: ApplicationName = asked.name.parse()?;
     if let Some(framework) = &asked.framework {
         check_framework(framework)?;

@@ -14,6 +14,7 @@ use model::change::{Change, ChangeId, ChangePart};
 use model::key::{access_prefix, application_prefix, audit_prefix, cluster_prefix};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, NodeId, Timestamp, TypedKey};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use store::{SharedStore, readable};
 
@@ -261,7 +262,7 @@ async fn prune(door: &Door, now: Timestamp) -> Result<(), Problem> {
     Ok(())
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct AuditQuery {
     #[serde(default)]
     limit: Option<usize>,

@@ -2,7 +2,6 @@
 //! for a name that failed.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use model::acme::{AccountBinding, AcmeOrder, AcmeRegistration, AcmeSettings};
 use model::certificate::AcmeAccount;
@@ -10,8 +9,9 @@ use model::key::acme_prefix;
 use model::{CertificateName, Timestamp, TypedKey};
 
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, parse, records};
+use super::{Api, Shared, records};
 use api_types::authority::{AuthorityAsked, AuthorityShown, TermsShown};
 
 /// Bytes of a directory's URL, of a profile, of a program's path and of the id of a key.
@@ -109,8 +109,10 @@ async fn directory_of(api: &Api, asked: &AuthorityAsked) -> Result<String, Probl
 }
 
 /// Returns what there is to agree to, as the authority says; nothing changes.
-pub async fn terms(State(api): State<Shared>, body: Bytes) -> Result<Json<TermsShown>, Problem> {
-    let asked: AuthorityAsked = parse(&body)?;
+pub async fn terms(
+    State(api): State<Shared>,
+    JsonBody(asked): JsonBody<AuthorityAsked>,
+) -> Result<Json<TermsShown>, Problem> {
     check(&asked)?;
     let directory = directory_of(&api, &asked).await?;
     let known = settings(&api).await?.filter(|known| known.directory == directory);
@@ -130,9 +132,8 @@ pub async fn terms(State(api): State<Shared>, body: Bytes) -> Result<Json<TermsS
 pub async fn agree(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<AuthorityAsked>,
 ) -> Result<Json<AuthorityShown>, Problem> {
-    let asked: AuthorityAsked = parse(&body)?;
     check(&asked)?;
     let _changing = api.changes.lock().await;
     let directory = directory_of(&api, &asked).await?;

@@ -6,7 +6,6 @@ mod holders;
 use std::collections::BTreeSet;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use certificate_core::facts::Facts;
 use certificate_core::pair::{Pair, PairError};
@@ -16,9 +15,10 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::value::ContentHash;
 use model::{ApplicationSpec, Certificate, CertificateName, DomainName, TypedKey};
 
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, parse};
+use super::{Api, Shared};
 use api_types::certificates::{CertificateRow, CertificateUpload, CertificatesShown};
 
 pub use holders::fingerprints;
@@ -158,9 +158,8 @@ fn certificate(chain: &str) -> Option<Facts> {
 pub async fn add(
     State(api): State<Shared>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(CertificateUpload { chain, key }): JsonBody<CertificateUpload>,
 ) -> Result<Json<CertificatesShown>, Problem> {
-    let CertificateUpload { chain, key } = parse(&body)?;
     let pair = Pair::read(chain.as_bytes(), key.expose().as_bytes()).map_err(refused)?;
     let now = api.now();
     pair.check_time(now).and_then(|()| pair.check_order(now)).map_err(refused)?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use bytes::Bytes;
 use model::Timestamp;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::json_body::{JsonBody, OptionalJson};
 use super::problem::Problem;
-use super::{Api, Shared, parse, records};
+use super::{Api, Shared, records};
 use api_types::{Invitation, SingleValue};
 use cluster::invitation::INVITATION_AGE_MAX;
 use cluster::peers::Peers;
@@ -33,8 +34,8 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<ClusterStatus>, Pr
     Ok(Json(status))
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Invite {
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub struct InvitationAsked {
     #[serde(default)]
     address: Option<String>,
     /// How long the invitation is valid; the longest time allowed if `None`.
@@ -42,9 +43,10 @@ struct Invite {
     seconds: Option<u64>,
 }
 
-pub async fn invite(State(api): State<Shared>, body: Bytes) -> Result<Json<Invitation>, Problem> {
-    let Invite { address, seconds } =
-        if body.is_empty() { Invite::default() } else { parse(&body)? };
+pub async fn invite(
+    State(api): State<Shared>,
+    OptionalJson(InvitationAsked { address, seconds }): OptionalJson<InvitationAsked>,
+) -> Result<Json<Invitation>, Problem> {
     let age_max = seconds.map_or(INVITATION_AGE_MAX, Duration::from_secs);
     let age_max = age_max.min(INVITATION_AGE_MAX);
     let token = peers(&api)?.invite(address, age_max).await.map_err(failed("not_invited"))?;
@@ -65,14 +67,16 @@ pub async fn trust_clock(State(api): State<Shared>) -> Result<Json<SingleValue>,
     Ok(Json(SingleValue::new()))
 }
 
-#[derive(Debug, Deserialize)]
-struct Squash {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct SquashAsked {
     /// The time before which superseded commits are dropped.
     before_ms: u64,
 }
 
-pub async fn squash(State(api): State<Shared>, body: Bytes) -> Result<Json<SingleValue>, Problem> {
-    let Squash { before_ms } = parse(&body)?;
+pub async fn squash(
+    State(api): State<Shared>,
+    JsonBody(SquashAsked { before_ms }): JsonBody<SquashAsked>,
+) -> Result<Json<SingleValue>, Problem> {
     api.store.squash(Timestamp(before_ms)).await?;
     Ok(Json(SingleValue::new()))
 }

@@ -1,7 +1,6 @@
 //! Configuration variables. A change makes a new release of the same code, so that it reaches every
 //! process without a gap and can be rolled back. Values are never logged.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::TypedKey;
@@ -10,10 +9,11 @@ use model::change::ChangePart;
 use super::audit::Underway;
 use super::builds::{self, RebuildWhen};
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Shared, isolation, parse};
+use super::{Shared, isolation};
 use api_types::{ConfigChange, Configured};
 
 /// The limit of all names and values together; certificates and keys fit in it many times (Heroku's
@@ -33,9 +33,8 @@ pub async fn change(
     Extension(caller): Extension<Caller>,
     Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<ConfigChange>,
 ) -> Result<Json<Configured>, Problem> {
-    let asked: ConfigChange = parse(&body)?;
     for (key, value) in &asked {
         check(key, value.as_deref())?;
     }

@@ -6,7 +6,6 @@ pub mod status;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::{ApplicationName, ApplicationSpec, PortId, Rollout, RolloutPhase, TypedKey};
@@ -15,10 +14,11 @@ use recipe_core::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
 use router_core::routes::{Rights, default_host};
 
 use super::audit::Underway;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::undo::parts;
-use super::{Api, Shared, parse, ports};
+use super::{Api, Shared, ports};
 use api_types::{DomainRow, DomainsChange, DomainsShown};
 
 /// The stage of an application that has claimed something.
@@ -259,9 +259,8 @@ pub async fn change(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<DomainsChange>,
 ) -> Result<Json<DomainsShown>, Problem> {
-    let asked: DomainsChange = parse(&body)?;
     let names = |texts: &[String]| -> Result<Vec<String>, String> {
         texts.iter().map(|text| domain(text)).collect()
     };

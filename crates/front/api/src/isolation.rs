@@ -3,7 +3,6 @@
 
 use access_core::{DefaultReason, Right, default_isolation, is_below_owner};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::people::Grant;
@@ -12,8 +11,9 @@ use model::{Isolation, IsolationDefault, Release, TypedKey};
 use std::collections::BTreeSet;
 
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, parse, records, users};
+use super::{Api, Shared, records, users};
 use api_types::people::{IsolationAsked, IsolationShown};
 
 /// The word by which the default follows from who the people of the platform are.
@@ -120,9 +120,8 @@ pub async fn show(State(api): State<Shared>) -> Result<Json<IsolationShown>, Pro
 
 pub async fn change(
     State(api): State<Shared>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<IsolationAsked>,
 ) -> Result<Json<IsolationShown>, Problem> {
-    let asked: IsolationAsked = parse(&body)?;
     let words = [Isolation::None, Isolation::Standard];
     let chosen = words.into_iter().find(|isolation| isolation.word() == asked.default);
     let _changing = api.changes.lock().await;

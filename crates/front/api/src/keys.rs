@@ -9,13 +9,15 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use model::secrets::sealed_for;
 use model::{Key, Prefix};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::problem::Problem;
 use super::progress::ndjson;
 use super::records::rfc3339;
-use api_types::{HistoryRow, SingleValue, StoreChange, StoredKey};
+use api_types::store::{Committed, StoreHead, ValueHash};
+use api_types::{HistoryRow, StoreChange, StoredKey};
 use store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
 
 /// The largest value; sources of applications have the same limit.
@@ -28,12 +30,12 @@ const HISTORY_MAX: usize = 10_000;
 /// Values up to this size are shown in a watch; for larger ones only the size.
 const WATCH_VALUE_MAX: usize = INLINE_VALUE_MAX;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct KeyQuery {
     key: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct PrefixQuery {
     #[serde(default)]
     pub prefix: String,
@@ -93,7 +95,7 @@ pub async fn set(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
     body: Body,
-) -> Result<(StatusCode, Json<SingleValue>), Problem> {
+) -> Result<Json<Committed>, Problem> {
     let key = key(&query.key)?;
     let mut body = body.into_data_stream();
     let mut head = Vec::new();
@@ -113,8 +115,8 @@ pub async fn set(
     Ok(stored(&commit.0))
 }
 
-fn stored(id: &[u8; 32]) -> (StatusCode, Json<SingleValue>) {
-    (StatusCode::OK, Json([("commit".to_string(), hex(id).into())].into()))
+fn stored(id: &[u8; 32]) -> Json<Committed> {
+    Json(Committed { commit: hex(id) })
 }
 
 fn cut(error: axum::Error) -> Problem {
@@ -141,7 +143,7 @@ async fn write(
 pub async fn delete(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
-) -> Result<(StatusCode, Json<SingleValue>), Problem> {
+) -> Result<Json<Committed>, Problem> {
     let key = key(&query.key)?;
     match store.delete(key.clone()).await? {
         Some(commit) => Ok(stored(&commit.0)),
@@ -152,10 +154,10 @@ pub async fn delete(
 pub async fn hash(
     State(store): State<SharedStore>,
     Query(query): Query<KeyQuery>,
-) -> Result<Json<SingleValue>, Problem> {
+) -> Result<Json<ValueHash>, Problem> {
     let key = key(&query.key)?;
     let hash = store.lookup_hash(&key).await?.ok_or_else(|| no_value(&key))?;
-    Ok(Json([("hash".to_string(), hex(&hash).into())].into()))
+    Ok(Json(ValueHash { hash: hex(&hash) }))
 }
 
 pub async fn list(
@@ -224,9 +226,8 @@ fn change(store: &SharedStore, event: WatchEvent) -> StoreChange {
     }
 }
 
-pub async fn head(State(store): State<SharedStore>) -> Result<Json<SingleValue>, Problem> {
-    let head = store.head().await?;
-    Ok(Json([("head".to_string(), head.into())].into()))
+pub async fn head(State(store): State<SharedStore>) -> Result<Json<StoreHead>, Problem> {
+    Ok(Json(StoreHead { head: store.head().await? }))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -17,12 +17,14 @@ mod doctor;
 mod domains;
 mod door;
 mod isolation;
+mod json_body;
 mod keys;
 mod login;
 mod logs;
 mod machine;
 mod maintenance;
 mod nodes;
+mod openapi;
 mod peer;
 mod persist;
 mod pin;
@@ -61,7 +63,6 @@ use anyhow::Context;
 use axum::Router;
 use model::role::Roles;
 use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
-use serde::de::DeserializeOwned;
 
 use ::cluster::peers::Peers;
 use ::secrets::Secrets;
@@ -72,7 +73,6 @@ use door::Door;
 pub use machine::user_name;
 use os::layout::DataDirectory;
 use peer::Peer;
-use problem::Problem;
 use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::Members;
@@ -271,6 +271,7 @@ fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/users/{user}/invitations", Right::ManagePeople, login::invite)
         .post("/v1/login", Right::LogIn, login::log_in)
         .get("/v1/whoami", Right::OwnTokens, login::whoami)
+        .get("/v1/openapi.json", Right::OwnTokens, openapi::show)
         .get("/v1/audit", Right::SeeAudit, audit::list)
 }
 
@@ -322,16 +323,6 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .get("/v1/doctor", Right::SeePlatform, doctor::doctor)
         .get("/v1/metrics", Right::SeePlatform, status::metrics)
         .post_unrecorded("/v1/fail-points/{name}", Right::FailPoints, status::set_fail_point)
-}
-
-/// Parses a request's JSON; the caller is told what is wrong with it.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        Problem::invalid(
-            "invalid_request",
-            format!("the request's JSON is not understood: {error}"),
-        )
-    })
 }
 
 #[cfg(test)]

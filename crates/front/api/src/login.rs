@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use access_core::{TOKEN_AGE_DEFAULT, TokenState};
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -15,8 +14,9 @@ use model::record::{RECORD_VERSION, Unknown};
 
 use super::caller::Caller;
 use super::door::token::find_token;
+use super::json_body::{JsonBody, OptionalJson};
 use super::problem::Problem;
-use super::{Api, Shared, parse, records, tokens, users};
+use super::{Api, Shared, records, tokens, users};
 use api_types::login::{
     ClusterUrl, InviteUser, LogIn, LoggedIn, LoginLine, NodeReach, UserInvitation, Whoami,
     check_addresses,
@@ -85,9 +85,8 @@ fn cluster(api: &Api) -> Result<String, Problem> {
 pub async fn invite(
     State(api): State<Shared>,
     Path(user): Path<String>,
-    body: Bytes,
+    OptionalJson(asked): OptionalJson<InviteUser>,
 ) -> Result<(StatusCode, Json<UserInvitation>), Problem> {
-    let asked: InviteUser = if body.is_empty() { InviteUser::default() } else { parse(&body)? };
     let hours = asked.hours.unwrap_or(INVITATION_HOURS);
     if hours == 0 || hours > INVITATION_HOURS_MAX {
         let detail = format!("an invitation is good for 1 to {INVITATION_HOURS_MAX} hours");
@@ -143,9 +142,8 @@ pub async fn invite(
 pub async fn log_in(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<LogIn>,
 ) -> Result<(StatusCode, Json<LoggedIn>), Problem> {
-    let asked: LogIn = parse(&body)?;
     let wanted: model::TokenName = asked.name.parse()?;
     let Some((hash, _)) = caller.token_on_record().filter(|_| caller.is_invited()) else {
         let detail = "the owner of the machine needs no token there";

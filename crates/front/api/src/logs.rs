@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use model::{ApplicationName, NodeId};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -36,7 +37,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 /// The longest silence of a node during the last lines; after it the node is not waited for.
 const TAIL_SILENCE_MAX: Duration = Duration::from_secs(6);
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct LogQuery {
     #[serde(default)]
     lines: Option<usize>,

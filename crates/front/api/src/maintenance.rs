@@ -1,16 +1,16 @@
 //! Maintenance: an application is closed to its clients while its instances run on. Routers answer
 //! in its place, by what the specification says.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::TypedKey;
 
+use super::Shared;
 use super::audit::Underway;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::undo::parts;
-use super::{Shared, parse};
 use api_types::maintenance::{MaintenanceAsked, MaintenanceShown};
 
 pub async fn show(
@@ -32,9 +32,8 @@ pub async fn change(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<MaintenanceAsked>,
 ) -> Result<Json<MaintenanceShown>, Problem> {
-    let asked: MaintenanceAsked = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let before = app.spec.clone();

@@ -1,23 +1,25 @@
 //! Persistent paths, which outlive releases: shows them, and adds to them. What a running release
 //! has written at an added path is moved out of its tree by its node, while it runs.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::change::ChangePart;
 use model::{InstanceState, TypedKey};
 use recipe_core::manifest::{LIST_LENGTH_MAX, add_persistent, is_persistent, persistent_path};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::audit::Underway;
+use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::releases::{self, Draft};
-use super::{Api, Shared, parse};
+use super::{Api, Shared};
 use api_types::PersistShown;
 
-#[derive(Debug, Deserialize)]
-struct Added {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct PathsAdded {
     path: Option<String>,
     #[serde(default)]
     paths: Vec<String>,
@@ -51,9 +53,8 @@ pub async fn add(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<PathsAdded>,
 ) -> Result<Json<PersistShown>, Problem> {
-    let asked: Added = parse(&body)?;
     let asked = asked.path.iter().chain(&asked.paths);
     let paths: Result<Vec<String>, String> = asked.map(|path| persistent_path(path)).collect();
     let mut paths = paths.map_err(|why| Problem::invalid("invalid_path", why))?;

@@ -2,21 +2,22 @@
 //! Shows it, and asks for the files to be moved; the nodes concerned do that (`agent::moving`).
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::application::{Holder, Move, MovePhase};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{NodeId, RolloutPhase, TypedKey};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::json_body::JsonBody;
 use super::nodes::ClusterView;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, parse};
+use super::{Api, Shared};
 use api_types::{MoveShown, PinShown};
 
-#[derive(Debug, Deserialize)]
-struct Pin {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct PinAsked {
     node: String,
     #[serde(default)]
     without_files: bool,
@@ -56,9 +57,8 @@ async fn shown(api: &Api, app: &str) -> Result<PinShown, Problem> {
 pub async fn pin(
     State(api): State<Shared>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<PinAsked>,
 ) -> Result<Json<PinShown>, Problem> {
-    let asked: Pin = parse(&body)?;
     {
         let _changing = api.changes.lock().await;
         let app = records::require(&*api.store, &app).await?;

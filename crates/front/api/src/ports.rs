@@ -5,21 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::port::{PortRecipe, Transport};
 use model::{
     ApplicationName, ApplicationSpec, PortId, Release, ReleaseId, Rollout, RolloutPhase, TypedKey,
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::audit::Underway;
 use super::domains::DomainStanding;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::ApplicationRecords;
 use super::undo::parts;
-use super::{Api, Shared, parse, records};
+use super::{Api, Shared, records};
 use api_types::{ApplicationRow, PortRow, ServiceRow};
 
 /// The ports that are given out when none is asked for: they begin where developers expect, and a
@@ -119,8 +120,8 @@ pub fn services(api: &Api, name: &ApplicationName, release: &Release) -> Vec<Ser
     release.recipe.ports.iter().map(row).collect()
 }
 
-#[derive(Debug, Deserialize)]
-struct Chosen {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct PortChosen {
     port: u16,
 }
 
@@ -129,9 +130,8 @@ pub async fn change(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(PortChosen { port }): JsonBody<PortChosen>,
 ) -> Result<Json<ApplicationRow>, Problem> {
-    let Chosen { port } = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let before = app.spec.clone();

@@ -54,6 +54,7 @@ impl Problem {
     pub fn body(&self) -> ProblemBody {
         ProblemBody {
             status: self.status.as_u16(),
+            kind: format!("urn:cortex:problem:{}", self.code),
             code: self.code.into(),
             title: self.status.canonical_reason().unwrap_or_default().into(),
             detail: self.detail.clone(),

@@ -1,6 +1,5 @@
 //! The processes that run: list, scale, restart.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::cron::CronRun;
@@ -9,10 +8,11 @@ use model::{InstanceId, NodeId, ProcessSpec, ProcessType, TypedKey};
 
 use super::audit::Underway;
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
 use super::undo::parts;
-use super::{Api, Shared, parse, sessions, team_limits};
+use super::{Api, Shared, sessions, team_limits};
 use agent::one_off::OneOffSession;
 use api_types::{InstanceRow, Scale, Scaled};
 
@@ -143,9 +143,8 @@ pub async fn scale(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(app): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<Scale>,
 ) -> Result<Json<Scaled>, Problem> {
-    let asked: Scale = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &app).await?;
     let (before, spec_before) = (team_limits::used_by(&app), app.spec.clone());

@@ -1,6 +1,5 @@
 //! Rollback: makes a new release of an old one's code and variables.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -8,10 +7,11 @@ use model::{Release, ReleaseId, RolloutPhase, TypedKey};
 
 use super::audit::{By, Underway};
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Api, Shared, isolation, parse, ports, team_limits};
+use super::{Api, Shared, isolation, ports, team_limits};
 use api_types::{Released, Rollback};
 
 pub async fn rollback(
@@ -19,9 +19,8 @@ pub async fn rollback(
     Extension(caller): Extension<Caller>,
     Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<Rollback>,
 ) -> Result<(StatusCode, Json<Released>), Problem> {
-    let asked: Rollback = parse(&body)?;
     let _changing = api.changes.lock().await;
     let mut app = records::require(&*api.store, &name).await?;
     let old = match &asked.to {

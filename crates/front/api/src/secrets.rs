@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use ::secrets::{Next, Wait};
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::{Extension, Json};
 use model::record::{RECORD_VERSION, Unknown};
@@ -12,9 +11,10 @@ use model::secrets::{NodeSecrets, RotationOrder, SealingKeyId, SealingRecord};
 use model::{NodeId, Prefix, Timestamp, TypedKey};
 
 use super::caller::Caller;
+use super::json_body::OptionalJson;
 use super::problem::Problem;
 use super::records::{self, ConfigVariables, rfc3339};
-use super::{Api, Shared, parse};
+use super::{Api, Shared};
 use api_types::secrets::{RotationAsked, SecretsCount, SecretsMember, SecretsShown};
 use store::lookup_record;
 
@@ -26,10 +26,8 @@ pub async fn show(State(api): State<Shared>) -> Result<Json<SecretsShown>, Probl
 pub async fn rotate(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    OptionalJson(asked): OptionalJson<RotationAsked>,
 ) -> Result<Json<SecretsShown>, Problem> {
-    let asked: RotationAsked =
-        if body.is_empty() { RotationAsked::default() } else { parse(&body)? };
     let _changing = api.changes.lock().await;
     let mut removed = Vec::new();
     if asked.give_up_lost {

@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use model::TypedKey;
 use model::node::NodeLoad;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, applications, machine, parse, records};
-use api_types::{ApplicationRow, NodeStatus, PortRow, SingleValue};
+use super::{Api, Shared, applications, machine, records};
+use api_types::{ApplicationRow, NodeStatus, PortRow};
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
     let applications = applications::rows(&api).await?;
@@ -92,15 +95,26 @@ pub async fn shut_down(State(api): State<Shared>) -> (StatusCode, Json<Vec<Appli
     (StatusCode::ACCEPTED, Json(running))
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FailPointSet {
+    fail_point: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct FailPointAsked {
+    /// The way to fail; `off` if missing.
+    #[serde(default)]
+    action: Option<String>,
+}
+
 pub async fn set_fail_point(
     State(api): State<Shared>,
     Path(name): Path<String>,
-    body: Bytes,
-) -> Result<Json<SingleValue>, Problem> {
-    let asked: std::collections::BTreeMap<String, String> = parse(&body)?;
-    let action = asked.get("action").map_or("off", String::as_str);
+    JsonBody(asked): JsonBody<FailPointAsked>,
+) -> Result<Json<FailPointSet>, Problem> {
+    let action = asked.action.as_deref().unwrap_or("off");
     api.control
         .set_fail_point(&name, action)
         .map_err(|why| Problem::conflict("no_fail_point", why))?;
-    Ok(Json([("fail_point".to_string(), name.into())].into()))
+    Ok(Json(FailPointSet { fail_point: name }))
 }

@@ -10,6 +10,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{self, MethodRouter};
 
 use super::door::{Door, Gate, pass};
+use super::openapi::signature::{Described, Description};
 
 /// Whether a request is a change, which the audit records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,15 @@ pub struct TableRow {
     pub path: &'static str,
     pub right: Right,
     pub recording: Recording,
+    pub description: Description,
+}
+
+/// One route, but for its method and handler.
+struct Route {
+    path: &'static str,
+    right: Right,
+    recording: Recording,
+    description: Description,
 }
 
 pub struct Table<S> {
@@ -49,37 +59,45 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
 
     pub fn get<H, T>(self, path: &'static str, right: Right, handler: H) -> Table<S>
     where
-        H: Handler<T, S>,
+        H: Handler<T, S> + Described<T>,
         T: 'static,
     {
-        self.add("GET", path, right, Recording::Nothing, routing::get(handler))
+        let route =
+            Route { path, right, recording: Recording::Nothing, description: H::description() };
+        self.add("GET", route, routing::get(handler))
     }
 
     /// Adds a change.
     pub fn post<H, T>(self, path: &'static str, right: Right, handler: H) -> Table<S>
     where
-        H: Handler<T, S>,
+        H: Handler<T, S> + Described<T>,
         T: 'static,
     {
-        self.add("POST", path, right, Recording::Change, routing::post(handler))
+        let route =
+            Route { path, right, recording: Recording::Change, description: H::description() };
+        self.add("POST", route, routing::post(handler))
     }
 
     /// Adds a request that the audit does not record.
     pub fn post_unrecorded<H, T>(self, path: &'static str, right: Right, handler: H) -> Table<S>
     where
-        H: Handler<T, S>,
+        H: Handler<T, S> + Described<T>,
         T: 'static,
     {
-        self.add("POST", path, right, Recording::Nothing, routing::post(handler))
+        let route =
+            Route { path, right, recording: Recording::Nothing, description: H::description() };
+        self.add("POST", route, routing::post(handler))
     }
 
     /// Adds a change.
     pub fn delete<H, T>(self, path: &'static str, right: Right, handler: H) -> Table<S>
     where
-        H: Handler<T, S>,
+        H: Handler<T, S> + Described<T>,
         T: 'static,
     {
-        self.add("DELETE", path, right, Recording::Change, routing::delete(handler))
+        let route =
+            Route { path, right, recording: Recording::Change, description: H::description() };
+        self.add("DELETE", route, routing::delete(handler))
     }
 
     /// Adds methods that write a key, which the store's own history records.
@@ -91,35 +109,26 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         delete: D,
     ) -> Table<S>
     where
-        P: Handler<PT, S>,
-        D: Handler<DT, S>,
+        P: Handler<PT, S> + Described<PT>,
+        D: Handler<DT, S> + Described<DT>,
         PT: 'static,
         DT: 'static,
     {
-        self.add("PUT", path, right, Recording::Nothing, routing::put(put)).add(
-            "DELETE",
-            path,
-            right,
-            Recording::Nothing,
-            routing::delete(delete),
-        )
+        let recording = Recording::Nothing;
+        let putting = Route { path, right, recording, description: P::description() };
+        let deleting = Route { path, right, recording, description: D::description() };
+        self.add("PUT", putting, routing::put(put)).add("DELETE", deleting, routing::delete(delete))
     }
 
-    fn add(
-        mut self,
-        method: &'static str,
-        path: &'static str,
-        right: Right,
-        recording: Recording,
-        route: MethodRouter<S>,
-    ) -> Table<S> {
+    fn add(mut self, method: &'static str, route: Route, handler: MethodRouter<S>) -> Table<S> {
+        let Route { path, right, recording, description } = route;
         let gate = Gate { door: self.door.clone(), right, recording };
-        let route = route.route_layer(from_fn_with_state(gate, pass));
-        self.router = self.router.route(path, route);
+        let handler = handler.route_layer(from_fn_with_state(gate, pass));
+        self.router = self.router.route(path, handler);
         #[cfg(test)]
-        self.rows.push(TableRow { method, path, right, recording });
+        self.rows.push(TableRow { method, path, right, recording, description });
         #[cfg(not(test))]
-        let _ = method;
+        let _ = (method, description);
         self
     }
 

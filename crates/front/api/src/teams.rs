@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -13,8 +12,9 @@ use model::{ApplicationName, TeamName, Timestamp, TypedKey};
 use store::SharedStore;
 
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, parse, records, team_limits, users};
+use super::{Api, Shared, records, team_limits, users};
 use api_types::people::{AddTeam, TeamChange, TeamRow};
 
 /// The most teams, all of which are read for a request with a token.
@@ -118,9 +118,8 @@ pub async fn list(State(api): State<Shared>) -> Result<Json<Vec<TeamRow>>, Probl
 pub async fn add(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<AddTeam>,
 ) -> Result<(StatusCode, Json<TeamRow>), Problem> {
-    let asked: AddTeam = parse(&body)?;
     let name: TeamName = asked.name.parse()?;
     let _changing = api.changes.lock().await;
     let teams = all(&api.store).await?;
@@ -148,9 +147,8 @@ pub async fn add(
 pub async fn change(
     State(api): State<Shared>,
     Path(name): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<TeamChange>,
 ) -> Result<Json<TeamRow>, Problem> {
-    let asked: TeamChange = parse(&body)?;
     let _changing = api.changes.lock().await;
     let (name, mut team) = require(&api.store, &name).await?;
     for application in &asked.remove {

@@ -7,7 +7,6 @@ use access_core::{
     Right, TOKEN_AGE_DEFAULT, TOKEN_AGE_MAX, TOKEN_KEPT, TOKEN_RANDOM_BYTES, TokenState, TokenText,
     is_within,
 };
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -21,8 +20,9 @@ use store::readable;
 
 use super::caller::Caller;
 use super::door::token::hash_of;
+use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, parse, records, users};
+use super::{Api, Shared, records, users};
 use api_types::people::{CreateToken, TokenCreated, TokenRow};
 
 /// The most tokens of a user that are good: one for each machine and each program.
@@ -89,9 +89,8 @@ pub async fn list(
 pub async fn create(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<CreateToken>,
 ) -> Result<(StatusCode, Json<TokenCreated>), Problem> {
-    let asked: CreateToken = parse(&body)?;
     let name: TokenName = asked.name.parse()?;
     let own = caller.token().map(|token| token.user.to_string());
     let Some(user) = asked.user.clone().or(own) else {

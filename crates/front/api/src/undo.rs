@@ -8,7 +8,6 @@ pub mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use access_core::{Decision, Right};
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::change::{ChangeId, ChangePart};
@@ -18,10 +17,11 @@ use model::{ApplicationSpec, Release, TypedKey, UserName};
 use self::plan::{Choice, KnownChange, Obstacle, Refusal, StateNow};
 use super::audit::{self, Underway};
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Api, Shared, domains, parse, ports, rollback, team_limits, users};
+use super::{Api, Shared, domains, ports, rollback, team_limits, users};
 use api_types::undo::{ChangeRow, ChangesShown, UndoAsked, Undone};
 
 /// The most changes of one application that are listed and can be taken back; whoever wants to go
@@ -51,9 +51,8 @@ pub async fn undo(
     Extension(caller): Extension<Caller>,
     Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<UndoAsked>,
 ) -> Result<Json<Undone>, Problem> {
-    let asked: UndoAsked = parse(&body)?;
     let asked: Option<ChangeId> = asked.change.as_deref().map(str::parse).transpose().map_err(
         |error: model::change::BadChangeId| Problem::invalid("invalid_change", error.to_string()),
     )?;

@@ -10,6 +10,7 @@ use model::record::{RECORD_VERSION, Unknown};
 use model::upgrade::{Roll, TrialPhase};
 use model::value::ContentHash;
 use model::{NodeId, Prefix, TypedKey};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::nodes::ClusterView;
@@ -25,7 +26,7 @@ use upgrade::{Upgrading, candidate, rolling};
 /// The largest binary; with debugging symbols and all, Cortex is a quarter of that.
 const BINARY_BYTES_MAX: u64 = 1 << 30;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct UpgradeQuery {
     /// The only node to upgrade, by its id, the beginning of its id, or its name.
     #[serde(default)]

@@ -16,6 +16,7 @@ use recipe_core::detect::{DetectError, Plan, plan_release};
 use recipe_core::manifest::{CORTEX_TOML, Manifest, add_persistent};
 use recipe_core::source::SourceTree;
 use router_core::balance;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
@@ -42,7 +43,7 @@ const NOTE_CHARS_MAX: usize = 200;
 /// The size of a generated secret: 256 bits, which are written in hex.
 const SECRET_BYTES: usize = 32;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct PushQuery {
     /// A note for people: where the source came from.
     #[serde(default)]

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use access_core::loses_last_owner;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -16,8 +15,9 @@ use store::SharedStore;
 
 use super::audit::Underway;
 use super::caller::Caller;
+use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, isolation, parse, records, teams, tokens};
+use super::{Api, Shared, isolation, records, teams, tokens};
 use api_types::people::{AddUser, GrantAsked, GrantRow, UserRow};
 
 /// The most users; the records of all of them are read to list them.
@@ -110,9 +110,8 @@ pub async fn add(
     State(api): State<Shared>,
     Extension(caller): Extension<Caller>,
     Extension(entry): Extension<Underway>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<AddUser>,
 ) -> Result<(StatusCode, Json<UserRow>), Problem> {
-    let asked: AddUser = parse(&body)?;
     let name: UserName = asked.name.parse()?;
     let _changing = api.changes.lock().await;
     let users = all(&api.store).await?;
@@ -142,9 +141,8 @@ pub async fn grant(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<GrantAsked>,
 ) -> Result<Json<UserRow>, Problem> {
-    let asked: GrantAsked = parse(&body)?;
     let _changing = api.changes.lock().await;
     let (name, mut user) = require(&api.store, &name).await?;
     let grant = resolve(&api, &asked).await?;
@@ -217,9 +215,8 @@ pub async fn revoke(
     State(api): State<Shared>,
     Extension(entry): Extension<Underway>,
     Path(name): Path<String>,
-    body: Bytes,
+    JsonBody(asked): JsonBody<GrantAsked>,
 ) -> Result<Json<UserRow>, Problem> {
-    let asked: GrantAsked = parse(&body)?;
     let team = asked.team.as_deref().map(str::parse::<TeamName>).transpose()?;
     let application =
         asked.application.as_deref().map(str::parse::<ApplicationName>).transpose()?;

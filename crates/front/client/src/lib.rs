@@ -326,6 +326,7 @@ async fn problem(response: Response<Incoming>) -> ProblemBody {
     let bytes = collect(response).await.unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_else(|_| ProblemBody {
         status: status.as_u16(),
+        kind: String::new(),
         code: "unknown".into(),
         title: status.canonical_reason().unwrap_or_default().into(),
         detail: format!("the node answered {status}: {}", String::from_utf8_lossy(&bytes)),

@@ -2,6 +2,7 @@
 
 use model::hex::to_hex;
 use model::{NodeId, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store_core::NodeTag;
 
@@ -10,7 +11,7 @@ use super::roster::Addresses;
 use super::store_role::StoreRole;
 use store::replication::PeerState;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterStatus {
     pub cluster: String,
     pub node: String,
@@ -25,7 +26,7 @@ pub struct ClusterStatus {
     pub peers: Vec<PeerRow>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerRow {
     pub node: String,
     pub addresses: Vec<String>,

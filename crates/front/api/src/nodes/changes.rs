@@ -2,15 +2,16 @@
 //! themselves act on them.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use model::node::Drained;
 use model::record::{RECORD_VERSION, Unknown};
 use model::{NodeId, TypedKey};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::super::json_body::OptionalJson;
 use super::super::problem::Problem;
-use super::super::{Api, Shared, parse, records, secrets};
+use super::super::{Api, Shared, records, secrets};
 use super::{ClusterView, prefix, shown};
 use api_types::{NodeShown, RemovedNode};
 
@@ -62,8 +63,8 @@ async fn after(api: &Api, id: &NodeId) -> Result<Json<NodeShown>, Problem> {
     Ok(Json(shown(api, &cluster, id).await?))
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct Remove {
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub struct RemovalAsked {
     #[serde(default)]
     force: bool,
 }
@@ -71,9 +72,8 @@ struct Remove {
 pub async fn remove(
     State(api): State<Shared>,
     Path(who): Path<String>,
-    body: Bytes,
+    OptionalJson(RemovalAsked { force }): OptionalJson<RemovalAsked>,
 ) -> Result<Json<RemovedNode>, Problem> {
-    let Remove { force } = if body.is_empty() { Remove::default() } else { parse(&body)? };
     let _changing = api.changes.lock().await;
     let cluster = ClusterView::read(&api).await?;
     let id = cluster.find(&who)?;
