@@ -52,6 +52,37 @@ fn documents_name_files_that_exist() {
     assert_none("documents name files that exist", dead);
 }
 
+/// Checks that a test follows each guide, that the README leads to it, and that it is no longer
+/// than what somebody reads while typing.
+#[test]
+fn a_test_follows_each_guide() {
+    const GUIDE_LINES_MAX: usize = 160;
+    let all = files();
+    let text_of = |path: &str| {
+        let file = all.iter().find(|file| file.path == path);
+        file.map_or_else(|| panic!("{path} is there"), |file| file.text.as_str())
+    };
+    let (readme, tests) = (text_of("README.md"), text_of("crates/cortex/tests/e2e/guides.rs"));
+    let guides: Vec<_> = all.iter().filter(|file| file.path.starts_with("docs/guides/")).collect();
+    assert!(guides.len() >= 9, "there are guides");
+    let mut faults = Vec::new();
+    for guide in guides {
+        let name = guide.path.trim_start_matches("docs/guides/").trim_end_matches(".md");
+        let test = format!("#[test]\nfn {}() {{", name.replace('-', "_"));
+        let body = tests.split(&test).nth(1).and_then(|rest| rest.split("\n}").next());
+        if !body.is_some_and(|body| body.contains(&format!("\"{name}\""))) {
+            faults.push(format!("{}: guides.rs has no test that follows it", guide.path));
+        }
+        if !readme.contains(&format!("]({})", guide.path)) {
+            faults.push(format!("{}: the README does not lead to it", guide.path));
+        }
+        if guide.text.lines().count() > GUIDE_LINES_MAX {
+            faults.push(format!("{}: more than {GUIDE_LINES_MAX} lines", guide.path));
+        }
+    }
+    assert_none("a test follows each guide, and the README leads to it", faults);
+}
+
 #[test]
 fn documents_are_there() {
     let root = root();

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use crate::node::Node;
 
 /// The variable that names a directory where the nodes of a run keep what package tools fetched.
-const PACKAGES: &str = "CORTEX_E2E_PACKAGES";
+pub const PACKAGES: &str = "CORTEX_E2E_PACKAGES";
 
 /// The variable with which every application stands behind a wall, and not one of each family.
 const ALL_WALLED: &str = "CORTEX_LONG_PROOFS";

@@ -21,6 +21,7 @@ mod fixtures;
 mod foreign_load;
 mod frameworks;
 mod git_push;
+mod guides;
 mod hello;
 mod http2;
 mod idle;

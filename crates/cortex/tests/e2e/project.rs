@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::node::run;
 
 /// Returns a directory of the repository, or where this variable says that a copy of it is.
-fn repository(variable: &str, name: &str) -> PathBuf {
+pub fn repository(variable: &str, name: &str) -> PathBuf {
     let path = std::env::var_os(variable).map(PathBuf::from);
     path.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name))
 }
@@ -65,7 +65,7 @@ pub fn tool(directory: &Path, program: &str, arguments: &[&str]) -> String {
 /// Returns the version of Debian's Bundler, which knows its packages of gems. Since 3.1.7 its Ruby
 /// brings one of its own that does not. What was resolved with a version is used with that one,
 /// also by a node.
-fn packaged_bundler() -> Option<String> {
+pub fn packaged_bundler() -> Option<String> {
     const SPECIFICATIONS: &str = "/usr/share/rubygems-integration/all/specifications";
     let names = fs::read_dir(SPECIFICATIONS)
         .ok()?

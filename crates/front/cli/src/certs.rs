@@ -127,7 +127,8 @@ async fn list(session: &Session, path: &str, json: Json) -> anyhow::Result<()> {
 }
 
 fn rows(json: Json, shown: &CertificatesShown) -> anyhow::Result<()> {
-    let none = "There are no certificates. `cortex certs add CHAIN KEY` brings one.";
+    let none = "There are no certificates. `cortex certs agree` lets the cluster order them, `cortex \
+                certs add CHAIN KEY` brings one.";
     let head = ["NAME", "APP", "ISSUER", "SOURCE", "EXPIRES", "STATE", "HELD BY"];
     output::list(json, &shown.certificates, none, &head, |row| {
         vec![

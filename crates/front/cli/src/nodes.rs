@@ -92,11 +92,13 @@ async fn warn(session: &Session) {
 }
 
 async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
-    let rows: Vec<NodeRow> = session.client.get("/v1/nodes").await?;
+    let mut rows: Vec<NodeRow> = session.client.get("/v1/nodes").await?;
     warn(session).await;
     if json.json {
         return output::json(&rows);
     }
+    // People look for the names that they gave.
+    rows.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let head = [
         "ID",
@@ -130,8 +132,12 @@ async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     {
         output::say(&format!("Node {} keeps no store and uses that of node {other}.", row.id));
     }
-    if rows.len() == 1 {
-        output::say("It is alone; `cortex nodes invite` lets another machine join.");
+    match &rows[..] {
+        [only] if only.state == "joining" => {
+            output::say("It has just joined, and does not know the others yet: look again.");
+        }
+        [_] => output::say("It is alone; `cortex nodes invite` lets another machine join."),
+        _ => {}
     }
     Ok(())
 }

@@ -74,8 +74,11 @@ impl Ps {
 
 fn line(row: &InstanceRow) -> String {
     let state = if row.state == "ready" { "up" } else { &row.state };
-    let since = row.started_at.as_deref().map(output::since).unwrap_or_default();
-    let mut parts = vec![format!("{}.{}: {state} {since}", row.process, row.slot)];
+    let mut first = format!("{}.{}: {state}", row.process, row.slot);
+    if let Some(started_at) = &row.started_at {
+        first.push_str(&format!(" {}", output::since(started_at)));
+    }
+    let mut parts = vec![first];
     parts.push(row.release.clone());
     parts.push(format!("on {}", row.node));
     parts.extend(row.pid.map(|pid| format!("pid {pid}")));

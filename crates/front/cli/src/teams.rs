@@ -163,12 +163,18 @@ fn taken(row: Option<&TeamRow>) -> String {
     let number = |amount: u64| amount.to_string();
     let size = |amount: u64| format!("{} MB", amount.div_ceil(1 << 20));
     format!(
-        "{} applications, {} instances, {} of memory, {} of disk",
+        "{} {}, {} {}, {} of memory, {} of disk",
         of(used.applications, limits.applications, &number),
+        plural(limits.applications.unwrap_or(used.applications), "application"),
         of(used.instances, limits.instances, &number),
+        plural(limits.instances.unwrap_or(used.instances), "instance"),
         of(used.memory_bytes, limits.memory_bytes, &size),
         of(used.disk_bytes, limits.disk_bytes, &size)
     )
+}
+
+fn plural(amount: u64, of: &str) -> String {
+    if amount == 1 { of.into() } else { format!("{of}s") }
 }
 
 fn applications(row: &TeamRow) -> String {

@@ -351,10 +351,9 @@ impl Up {
         runtime.block_on(async {
             wait_until_answering(session, || match child.try_wait()? {
                 None => Ok(()),
-                Some(status) => bail!(
-                    "the node ended with {status}: {}",
-                    since(&log, from).unwrap_or_else(|| format!("see {}", log.display()))
-                ),
+                Some(status) => bail!(since(&log, from).unwrap_or_else(|| {
+                    format!("the node ended with {status}: see {}", log.display())
+                })),
             })
             .await?;
             output::say(&format!("The node runs in the background (pid {})", child.id()));
@@ -421,6 +420,8 @@ fn since(log: &Path, from: u64) -> Option<String> {
     let bytes = std::fs::read(log).ok()?;
     let said = bytes.get(usize::try_from(from).ok()?..)?;
     let text = String::from_utf8_lossy(said).trim().to_string();
+    // Where all that it says is why it ended, it is said as if it were said here.
+    let text = text.strip_prefix("Error: ").map(str::to_owned).unwrap_or(text);
     (!text.is_empty()).then_some(text)
 }
 

@@ -272,7 +272,13 @@ pub async fn redeem(
     }
     let pin = identity::pin_of_key(&identity::node_key(dir)?);
     let asking = ask(token, node, &pin, listen, options);
-    let answer = timeout(JOIN_MAX, asking).await.map_err(|_| anyhow!("no answer in time"));
+    let answer = timeout(JOIN_MAX, asking).await.map_err(|_| {
+        anyhow!(
+            "no answer in time: does that node run, does a firewall let this machine through, and \
+             is that its address as seen from here? If not: `cortex nodes invite --address \
+             HOST:PORT` there"
+        )
+    });
     let answer = answer.and_then(|answer| answer).with_context(|| {
         format!("the invitation could not be redeemed at {} (node {})", token.address, token.issuer)
     })?;

@@ -154,6 +154,11 @@ impl Pebble {
         self.files.path().join("ca.pem").display().to_string()
     }
 
+    /// Returns the certificate that vouches for what it issues.
+    pub fn root(&self) -> String {
+        self.files.path().join("root.pem").display().to_string()
+    }
+
     /// Returns the words that begin a command line on a host which asks this DNS.
     pub fn within(&self, host: &Host) -> Vec<String> {
         let resolver = self.files.path().join("resolv.conf").display().to_string();
@@ -217,7 +222,7 @@ impl Pebble {
 
     /// Asks for a URL as a stranger on this host would, who trusts this authority alone.
     pub fn visit(&self, host: &Host, arguments: &[&str]) -> Outcome {
-        let root = self.files.path().join("root.pem").display().to_string();
+        let root = self.root();
         let enter = self.within(host);
         let mut command = Command::new(&enter[0]);
         command.args(&enter[1..]).args(["curl", "-sS", "--max-time", "10", "--cacert", &root]);

@@ -10,7 +10,7 @@ use crate::wait::wait_until;
 
 /// The variable that promises namespaces: with it, a test that cannot have them fails.
 const PROMISED: &str = "CORTEX_NETNS";
-const NETWORK: &str = "10.77.0";
+pub const NETWORK: &str = "10.77.0";
 
 /// A process that holds namespaces open until its input ends.
 struct Holder(Child);

@@ -73,7 +73,8 @@ async fn by_token(door: &Door, value: &HeaderValue) -> Result<Box<Person>, Probl
     };
     let text = TokenText::parse(text).map_err(|fault| malformed(fault.to_string()))?;
     let (hash, now) = (hash_of(&text), door.clock.now());
-    let another = "an owner makes another one with `cortex tokens create`";
+    let another = "an owner lets its user in again with `cortex users invite`, and makes tokens for \
+                   programs with `cortex tokens create`";
     match find_token(&door.store, hash, now).await? {
         (TokenState::Valid, Some(token), Some(user)) => {
             // With a full disk, people still see what they may.
