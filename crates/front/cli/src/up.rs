@@ -21,7 +21,7 @@ use super::https::HttpsArgs;
 use super::proxy::options::seconds;
 use super::store::cluster::PeerArgs;
 use super::{Exit, Session, address, output, push};
-use api_types::NodeVitals;
+use api_types::upgrade::NodeVitals;
 use client::Client;
 use cluster::frame::Versions;
 use cluster::options::PeerOptions;

@@ -13,7 +13,7 @@ use hyper::Method;
 use tokio::time::Instant;
 
 use super::{Exit, Json, Session, output};
-use api_types::{UpgradeRow, UpgradeShown};
+use api_types::upgrade::{UpgradeRow, UpgradeShown};
 use client::{ClientError, encode};
 
 const POLL: Duration = Duration::from_millis(250);

@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use api_types::NodeVitals;
+use api_types::upgrade::NodeVitals;
 use os::binaries;
 use os::layout::DataDirectory;
 use os::passing;

@@ -85,6 +85,7 @@ described!(A, B);
 described!(A, B, C);
 described!(A, B, C, D);
 described!(A, B, C, D, E);
+described!(A, B, C, D, E, G);
 
 impl<H: FnOnce() -> F, F: Future<Output: Answer>> Described<((),)> for H {
     fn description() -> Description {
