@@ -215,7 +215,12 @@ async fn remove_directories(api: &Api, name: &ApplicationName) -> Option<String>
         let kept = std::fs::read_dir(&persist).is_ok_and(|mut entries| entries.next().is_some());
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| !kept || entry.path() != persist) {
-            if let Err(error) = std::fs::remove_dir_all(entry.path()) {
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = match is_directory {
+                true => std::fs::remove_dir_all(entry.path()),
+                false => std::fs::remove_file(entry.path()),
+            };
+            if let Err(error) = removed {
                 tracing::warn!(path = %entry.path().display(), %error, "application.left_behind");
             }
         }

@@ -184,10 +184,11 @@ impl World {
 
     async fn fill_files(&self, store: &SharedStore, files: &Path) -> anyhow::Result<()> {
         let name: ApplicationName = "files".parse()?;
-        let build = self.layout.build(&name, &BuildId::Of(self.release_id()));
-        let target = build.join(PUBLIC).join(FILE_PATH);
+        let id = BuildId::Of(self.release_id());
+        let target = self.layout.build(&name, &id).join(PUBLIC).join(FILE_PATH);
         std::fs::create_dir_all(target.parent().unwrap_or(&target))?;
         std::fs::copy(files.join(FILE_PATH), &target)?;
+        std::fs::write(self.layout.build_mark(&name, &id), "")?;
         let mount = StaticMount { prefix: "/".into(), directory: PUBLIC.into(), fallback: None };
         let recipe = Recipe { statics: vec![mount], ..Recipe::default() };
         self.release(store, &name, recipe).await
