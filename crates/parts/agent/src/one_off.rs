@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use model::{ApplicationName, ProcessType, Release};
 use session_core::frame::{SessionDecoder, SessionFrame, SessionStart};
 use session_core::{ENDED_KEPT, PROTOCOL, VERSION};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use self::sessions::SessionPlace;
@@ -33,6 +33,8 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 const RETURN_TIME_MAX: Duration = Duration::from_secs(5);
 /// The time in which a shim has seen that a connection was closed.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
+/// The bytes that are passed on at a time.
+const PASS_BYTES: usize = 16 * 1024;
 /// The maximum length of a command where people read it, in characters.
 const SHOWN_CHARS_MAX: usize = 200;
 /// The `TERM` that programs take for a terminal that can do nothing.
@@ -111,15 +113,40 @@ pub async fn attach(
 pub async fn carry(client: BoxedStream, far: BoxedStream) -> CarryEnd {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_session, mut to_session) = tokio::io::split(far);
-    tokio::select! {
-        _ = tokio::io::copy(&mut from_client, &mut to_session) => {
-            // What it said last, such as that it leaves, is heeded before its end is.
-            to_session.shutdown().await.ok();
-            CarryEnd::Client
-        }
-        _ = tokio::io::copy(&mut from_session, &mut to_client) => {
-            to_client.shutdown().await.ok();
-            CarryEnd::Session
+    let end = tokio::select! {
+        ended = pass(&mut from_client, &mut to_session) => match ended {
+            PassEnd::Source => CarryEnd::Client,
+            PassEnd::Sink => CarryEnd::Session,
+        },
+        ended = pass(&mut from_session, &mut to_client) => match ended {
+            PassEnd::Source => CarryEnd::Session,
+            PassEnd::Sink => CarryEnd::Client,
+        },
+    };
+    match end {
+        // What it said last, such as that it leaves, is heeded before its end is.
+        CarryEnd::Client => to_session.shutdown().await.ok(),
+        CarryEnd::Session => to_client.shutdown().await.ok(),
+    };
+    end
+}
+
+/// The side at which passing bytes on came to an end.
+enum PassEnd {
+    Source,
+    Sink,
+}
+
+/// Passes bytes on until one side ends or fails, and returns which.
+async fn pass(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> PassEnd {
+    let mut buffer = vec![0; PASS_BYTES];
+    loop {
+        let count = match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => return PassEnd::Source,
+            Ok(count) => count,
+        };
+        if to.write_all(&buffer[..count]).await.is_err() || to.flush().await.is_err() {
+            return PassEnd::Sink;
         }
     }
 }
@@ -262,4 +289,29 @@ fn shown(command: &[String]) -> String {
     let clean = line.chars().map(|c| if c.is_control() { ' ' } else { c });
     let cut: String = clean.take(SHOWN_CHARS_MAX).collect();
     if cut.len() < line.len() { format!("{cut} …") } else { cut }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+
+    #[tokio::test]
+    async fn who_went_away_is_told_whatever_is_under_way() {
+        // It is seen by what is read or by what is written, whichever comes first.
+        for round in 0..64 {
+            let (client, near_client) = duplex(64);
+            let (session, near_session) = duplex(64);
+            let carried =
+                runtime::task::spawn(carry(Box::new(near_client), Box::new(near_session)));
+            let (mut leaves, mut stays) =
+                if round % 2 == 0 { (client, session) } else { (session, client) };
+            stays.write_all(&[7; 100]).await.unwrap();
+            leaves.read_exact(&mut [0; 50]).await.unwrap();
+            drop(leaves);
+            stays.write_all(&[7; 20]).await.ok();
+            let expected = if round % 2 == 0 { CarryEnd::Client } else { CarryEnd::Session };
+            assert_eq!(carried.await.unwrap(), expected, "round {round}");
+        }
+    }
 }
