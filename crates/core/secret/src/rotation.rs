@@ -21,7 +21,7 @@ pub struct Picture {
     /// The members of the roster that keep the store, this node too, and what each says; `None`
     /// from a build that knows nothing of sealed values.
     pub members: BTreeMap<NodeId, Option<NodeSecrets>>,
-    /// Those of them that are alive, this node too.
+    /// The members that are alive, this node too.
     pub alive: BTreeSet<NodeId>,
     /// How many secrets of this node's store are sealed with which key; `None` are clear ones.
     pub values: BTreeMap<Option<SealingKeyId>, usize>,
@@ -57,7 +57,7 @@ pub enum Wait {
     Sealing(Vec<NodeId>),
     /// These members are not alive, and may have written what is not here yet.
     Away(Vec<NodeId>),
-    /// Nobody that is alive has this key.
+    /// No member that is alive has this key.
     NoHolder(SealingKeyId),
     /// These members still have keys that open nothing any more.
     Dropping(Vec<NodeId>),

@@ -179,7 +179,9 @@ async fn a_reader_waits_for_a_node_that_gives_no_answer_until_it_does_or_is_gone
     peers.fates(0, mute(10_000));
     let fetching = Fetching::start(&to, &peers, &Wishes::of(&[]));
     let gone = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        while peers.brought(0).is_empty() {
+            tokio::task::yield_now().await;
+        }
         peers.set_down(0, true);
         fetching.0.look_again();
     };
