@@ -46,7 +46,12 @@ async function join_(page, name) {
   await page.keyboard.press("Enter");
 }
 
-const text = (page, selector) => page.$eval(selector, (element) => element.textContent);
+// The live connection may stand before the pictures are there: whatever is read is waited for.
+async function read(page, selector, what) {
+  await page.waitForSelector(selector);
+  return page.$eval(selector, what);
+}
+const text = (page, selector) => read(page, selector, (element) => element.textContent);
 const has = (page, selector, words) =>
   page.waitForFunction(
     (s, w) => document.querySelector(s)?.textContent.includes(w),
@@ -145,7 +150,7 @@ test("a page whose instance ends says so, and has what it missed when it is back
   await ended;
   await has(page, "#live", "connecting");
 
-  const id = await page.$eval("article .image", (link) => link.pathname);
+  const id = await read(page, "article .image", (link) => link.pathname);
   const cleo = await all.a.join("Cleo");
   assert.equal((await cleo.ask("POST", `${id}/likes`)).status, 201);
   two.child = two.start();
