@@ -221,6 +221,8 @@ pub enum TypedKey {
     NodeSecrets(NodeId),
     /// What applications get that say nothing of their isolation.
     IsolationDefault,
+    /// The name of the platform itself.
+    PlatformAddress,
     /// A person with rights. The names of the users of the Redis listener are one token shorter.
     User(UserName),
     Team(TeamName),
@@ -324,6 +326,7 @@ impl TypedKey {
             TypedKey::RotationOrder => "cluster::secrets::rotate".into(),
             TypedKey::NodeSecrets(node) => format!("node::{node}::secrets"),
             TypedKey::IsolationDefault => "cluster::isolation".into(),
+            TypedKey::PlatformAddress => "cluster::address".into(),
             TypedKey::User(user) => format!("access::users::{user}"),
             TypedKey::Team(team) => format!("access::teams::{team}"),
             TypedKey::Token(hash) => format!("access::tokens::{hash}"),
@@ -414,6 +417,7 @@ impl TypedKey {
             ["cluster", "secrets", "rotate"] => TypedKey::RotationOrder,
             ["node", node, "secrets"] => TypedKey::NodeSecrets(node.parse().ok()?),
             ["cluster", "isolation"] => TypedKey::IsolationDefault,
+            ["cluster", "address"] => TypedKey::PlatformAddress,
             ["access", "users", user] => TypedKey::User(user.parse().ok()?),
             ["access", "teams", team] => TypedKey::Team(team.parse().ok()?),
             ["access", "tokens", hash] => TypedKey::Token(hash.parse().ok()?),
@@ -486,6 +490,7 @@ impl TypedKey {
             | TypedKey::RotationOrder
             | TypedKey::NodeSecrets(_)
             | TypedKey::IsolationDefault
+            | TypedKey::PlatformAddress
             | TypedKey::User(_)
             | TypedKey::Team(_)
             | TypedKey::Token(_)

@@ -20,6 +20,7 @@ pub mod mutants;
 pub mod never_public;
 pub mod node;
 pub mod people;
+pub mod platform_address;
 pub mod port;
 pub mod probe;
 pub mod record;
@@ -42,6 +43,7 @@ pub use id::{
 pub use instance::{Claim, Incarnation, InstanceState};
 pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;
+pub use platform_address::PlatformAddress;
 pub use port::PortId;
 pub use release::{Isolation, IsolationDefault, Recipe, Release};
 pub use rollout::{Fate, Outcome, Rollout, RolloutPhase};

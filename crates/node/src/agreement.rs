@@ -1,6 +1,6 @@
 //! What a person said of certificates where the node was started: which authority they agreed to,
-//! and at which addresses strangers reach the node. It goes into the store, so that all nodes keep
-//! to it.
+//! at which addresses strangers reach the node, and how the platform itself is called. It goes into
+//! the store, so that all nodes keep to it.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use anyhow::Context;
 use model::acme::{AcmeSettings, PublicAddresses};
 use model::key::acme_prefix;
 use model::record::{self, RECORD_VERSION, Unknown};
-use model::{Key, NodeId, TypedKey};
+use model::{Key, NodeId, PlatformAddress, TypedKey};
 use runtime::driver::Clock;
 use store::{SharedStore, lookup_record};
 
@@ -27,6 +27,14 @@ pub struct AuthorityOptions {
     pub roots: Option<String>,
 }
 
+/// What a person said of the platform's own name on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlatformName {
+    Is(PlatformAddress),
+    /// It has none any more.
+    None,
+}
+
 /// Writes to the store what is not there yet.
 pub async fn keep(
     store: &SharedStore,
@@ -37,7 +45,24 @@ pub async fn keep(
     if let Some(asked) = &config.authority {
         keep_authority(store, asked, clock).await.context("the authority for certificates")?;
     }
+    if let Some(said) = &config.platform {
+        keep_platform(store, said).await.context("the platform's own name")?;
+    }
     keep_addresses(store, &config.public, node).await.context("the node's public addresses")
+}
+
+async fn keep_platform(store: &SharedStore, said: &PlatformName) -> anyhow::Result<()> {
+    let key = TypedKey::PlatformAddress.key();
+    let known: Option<PlatformAddress> = lookup_record(&**store, key.clone()).await?;
+    match said {
+        PlatformName::None if known.is_none() => {}
+        PlatformName::None => drop(store.delete(key).await?),
+        PlatformName::Is(address) if known.as_ref() == Some(address) => {}
+        PlatformName::Is(address) => {
+            store.set(key, record::encode(address).into()).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn keep_authority(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::NodeControl;
 use api_types::{PortRow, PortTraffic};
 use metrics::Metrics;
+use model::PlatformAddress;
 use router::PublicPort;
 use router::RouterHandle;
 use runtime::faults::{Fault, Faults};
@@ -45,6 +46,10 @@ impl NodeControl for Control {
 
     fn serves(&self, name: &model::ApplicationName, release: &model::ReleaseId) -> bool {
         self.router.as_ref().is_none_or(|router| router.serves(name, release))
+    }
+
+    fn own_name(&self) -> Option<Arc<PlatformAddress>> {
+        self.router.as_ref()?.own_name()
     }
 
     fn metrics(&self) -> String {

@@ -10,6 +10,7 @@ pub mod development;
 mod gauges;
 pub mod identity;
 pub mod platform;
+mod platform_clients;
 pub mod records;
 pub mod roles;
 pub mod started;
@@ -30,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-pub use self::agreement::AuthorityOptions;
+pub use self::agreement::{AuthorityOptions, PlatformName};
 use self::control::Control;
 use self::development::DevelopmentAuthority;
 use self::records::StoredRecords;
@@ -85,6 +86,8 @@ pub struct NodeConfig {
     pub forwarded: ForwardedFields,
     /// The authority that a person agreed to when the node was started.
     pub authority: Option<AuthorityOptions>,
+    /// The name under which the platform's API is to be found; `None` for what was said before.
+    pub platform: Option<PlatformName>,
     /// The addresses at which strangers reach this node, for which it wants certificates.
     pub public: Vec<IpAddr>,
     pub store: Backend,
@@ -312,10 +315,6 @@ impl Node {
             router: router.clone(),
         });
         let agent = roles.has(Role::Agent).then(|| self.agent_context());
-        if let Some(peers) = peers {
-            let (store, node, layout) = (store.clone(), id.clone(), config.layout.clone());
-            Calls { agent: agent.clone(), store, node, layout }.take(&**peers);
-        }
         let api = ApiContext {
             store: store.clone(),
             node: id.clone(),
@@ -330,6 +329,9 @@ impl Node {
             upgrading: Some(upgrading.clone()),
             changes: agent.as_ref().map(|agent| agent.changes.clone()).unwrap_or_default(),
         };
+        if let Some(peers) = peers {
+            Calls::new(api.clone()).take(&**peers);
+        }
         let mut parts = JoinSet::new();
         if let Some(peers) = peers.clone() {
             parts.spawn(supervise("peers", move || peers.clone().run()));
@@ -451,6 +453,7 @@ impl Node {
         )?);
         if let Some(peers) = peers {
             router.connect(peers.clone());
+            platform_clients::take(&router, peers);
         }
         Ok(Some(router))
     }

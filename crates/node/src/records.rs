@@ -71,7 +71,7 @@ impl Records for StoredRecords {
 /// Returns the record's bytes, or no bytes for a key that the router does not want. A release with
 /// a long recipe is a file. A record that cannot be read changes nothing, and is reported.
 fn record(key: &Key, value: &Value) -> Option<Bytes> {
-    if !Book::wants(key) && !CertificateBook::wants(key) {
+    if !Book::wants(key) && !CertificateBook::wants(key) && !router::is_own_name(key) {
         return Some(Bytes::new());
     }
     let record = value.read(RECORD_BYTES_MAX);

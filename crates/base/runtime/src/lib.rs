@@ -12,3 +12,4 @@ pub mod revocable;
 pub mod settle;
 pub mod supervise;
 pub mod task;
+pub mod web;

@@ -133,6 +133,7 @@ pub fn prefixes() -> Vec<Prefix> {
         "cert",
         "acme",
         "access::teams",
+        "cluster::address",
     ]
     .iter()
     .filter_map(|text| text.parse().ok())

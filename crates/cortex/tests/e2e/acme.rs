@@ -2,6 +2,7 @@
 //! anything but declare a domain.
 
 pub mod pebble;
+mod platform;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -31,11 +31,19 @@ pub struct Laptop {
     home: TempDir,
     /// The words with which its command line begins; only set if it is on a network of its own.
     enter: Vec<String>,
+    /// What it trusts besides; the path of certificates in PEM form.
+    trusts: Option<String>,
 }
 
 impl Laptop {
     pub fn new() -> Laptop {
-        Laptop { home: tempfile::tempdir().expect("a directory"), enter: Vec::new() }
+        let home = tempfile::tempdir().expect("a directory");
+        Laptop { home, enter: Vec::new(), trusts: None }
+    }
+
+    /// Returns one on which command lines begin with these words, and which trusts this authority.
+    pub fn within(enter: Vec<String>, authority: String) -> Laptop {
+        Laptop { enter, trusts: Some(authority), ..Laptop::new() }
     }
 
     pub fn on(host: &Host) -> Laptop {
@@ -55,6 +63,7 @@ impl Laptop {
         let mut command = command_within(&self.enter);
         command.env_clear().env("PATH", std::env::var_os("PATH").expect("a path"));
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.home());
+        command.envs(self.trusts.iter().map(|authority| ("SSL_CERT_FILE", authority)));
         command.args(arguments).current_dir(self.home());
         command
     }

@@ -15,6 +15,10 @@ use crate::people::{GrantRow, TokenRow};
 pub const HOST: &str = "cortex";
 /// The header of each answer that tells the roster of nodes from others.
 pub const ROSTER_HEADER: &str = "cortex-roster";
+/// The beginning of a code, as of each token.
+const CODE_BEGINS: &str = "cortex_";
+/// The port of a platform with a name of its own, unless another one is named.
+const HTTPS_PORT: u16 = 443;
 /// The length of an address in bytes: a host name of 255 and a port.
 const ADDRESS_BYTES_MAX: usize = 262;
 /// The most addresses of a line; each costs a moment if nobody is there.
@@ -26,7 +30,8 @@ pub struct NodeReach {
     pub id: String,
     /// `HOST:PORT` each, the best first.
     pub addresses: Vec<String>,
-    /// The BLAKE3 of the public key of its certificate, in hexadecimal digits.
+    /// The BLAKE3 of the public key of its certificate, in hexadecimal digits; empty where an
+    /// authority of the web vouches for the host, which is the platform's own name.
     pub fingerprint: String,
 }
 
@@ -85,14 +90,17 @@ pub struct Whoami {
 }
 
 /// How a node is found by those who have no context yet: `HOST:PORT,HOST:PORT#FINGERPRINT`, as the
-/// value of CORTEX_URL with `https://` before it.
+/// value of CORTEX_URL with `https://` before it. `https://NAME` alone is a platform with a name of
+/// its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterUrl {
     pub addresses: Vec<String>,
+    /// Empty where the web vouches for the one address, whose host is a name.
     pub fingerprint: String,
 }
 
-/// The word that `cortex login` takes: `HOST:PORT,HOST:PORT#FINGERPRINT.CODE`.
+/// The word that `cortex login` takes: `HOST:PORT,HOST:PORT#FINGERPRINT.CODE`, or
+/// `https://NAME#CODE`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LoginLine {
     pub url: ClusterUrl,
@@ -125,13 +133,18 @@ pub enum ReachError {
 
 impl fmt::Display for ClusterUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.addresses.join(","), self.fingerprint)
+        let addresses = self.addresses.join(",");
+        match self.fingerprint.is_empty() {
+            true => write!(f, "https://{}", addresses.strip_suffix(":443").unwrap_or(&addresses)),
+            false => write!(f, "{addresses}#{}", self.fingerprint),
+        }
     }
 }
 
 impl fmt::Display for LoginLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.url, self.code)
+        let before = if self.url.fingerprint.is_empty() { '#' } else { '.' };
+        write!(f, "{}{before}{}", self.url, self.code)
     }
 }
 
@@ -143,8 +156,13 @@ impl FromStr for ClusterUrl {
         if text.contains(char::is_whitespace) {
             return Err(ReachError::WhiteSpace);
         }
+        let is_url = text.starts_with("https://");
         let text = text.strip_prefix("https://").unwrap_or(text);
-        let (addresses, fingerprint) = text.split_once('#').ok_or(ReachError::NoFingerprint)?;
+        let Some((addresses, fingerprint)) = text.split_once('#') else {
+            let address = is_url.then(|| named_address(text)).flatten();
+            let addresses = vec![address.ok_or(ReachError::NoFingerprint)?];
+            return Ok(ClusterUrl { addresses, fingerprint: String::new() });
+        };
         let addresses = addresses.strip_suffix('/').unwrap_or(addresses);
         let addresses: Vec<String> = addresses.split(',').map(String::from).collect();
         check_addresses(&addresses)?;
@@ -161,11 +179,27 @@ impl FromStr for LoginLine {
         if text.contains(char::is_whitespace) {
             return Err(ReachError::WhiteSpace);
         }
-        let (_, after) = text.split_once('#').ok_or(ReachError::NoFingerprint)?;
+        let (before, after) = text.split_once('#').ok_or(ReachError::NoFingerprint)?;
+        if before.starts_with("https://") && !after.contains('.') && after.starts_with(CODE_BEGINS)
+        {
+            return Ok(LoginLine { url: before.parse()?, code: after.into() });
+        }
         let (_, code) = after.split_once('.').ok_or(ReachError::NoCode)?;
         let url = text[..text.len() - code.len() - 1].parse()?;
         Ok(LoginLine { url, code: code.into() })
     }
+}
+
+/// Returns the address of a platform with a name of its own, for which the web vouches: a name with
+/// a dot in it, and not an address, of which a fingerprint was cut.
+fn named_address(text: &str) -> Option<String> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    let (address, host) = match text.rsplit_once(':') {
+        Some((host, _)) => (text.to_string(), host),
+        None => (format!("{text}:{HTTPS_PORT}"), text),
+    };
+    let is_name = host.contains('.') && host.parse::<std::net::Ipv4Addr>().is_err();
+    (is_name && is_address(&address)).then_some(address)
 }
 
 /// Checks addresses that somebody wrote, and that there are not too many.
@@ -208,6 +242,23 @@ mod tests {
             format!(" https://a:1/#{PIN}\n").parse::<ClusterUrl>().unwrap().addresses,
             ["a:1"]
         );
+    }
+
+    #[test]
+    fn a_platform_with_a_name_needs_no_fingerprint() {
+        for text in
+            ["https://cortex.example.org#cortex_a1", "https://cortex.example.org:8443#cortex_a1"]
+        {
+            let line: LoginLine = text.parse().unwrap();
+            assert_eq!(line.to_string(), text);
+            assert_eq!((line.url.fingerprint.as_str(), line.code.as_str()), ("", "cortex_a1"));
+        }
+        let url: ClusterUrl = "https://cortex.example.org/".parse().unwrap();
+        assert_eq!(url.addresses, ["cortex.example.org:443"]);
+        for cut in ["https://192.0.2.7:8205", "https://192.0.2.7", "https://host", "a.example.org"]
+        {
+            assert_eq!(cut.parse::<ClusterUrl>(), Err(ReachError::NoFingerprint), "{cut}");
+        }
     }
 
     #[test]

@@ -41,7 +41,7 @@ const ROWS_DEFAULT: usize = 100;
 /// Bytes of a path in an entry; the rest says nothing of the kind of request.
 const PATH_BYTES_MAX: usize = 512;
 /// Characters of a note, as of what a push says of its source: one line of a terminal or two.
-const NOTE_CHARS_MAX: usize = 200;
+pub const NOTE_CHARS_MAX: usize = 200;
 /// The fail point between an entry and the change.
 const FAIL_POINT: &str = "api.audit";
 

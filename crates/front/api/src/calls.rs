@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use model::{ApplicationName, CertificateName, NodeId, Release, ReleaseId, TypedKey};
+use model::value::ContentHash;
+use model::{ApplicationName, CertificateName, NodeId, Release, ReleaseId, TokenName, TypedKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use super::certificates;
+use super::{ApiContext, Shared, certificates, login, shared};
 use ::logs;
 use agent::AgentContext;
 use agent::one_off;
@@ -21,9 +22,8 @@ use agent::one_off::{Order, SessionHandle};
 
 use crate::sessions;
 use logs::{Item, LogSelection};
-use os::layout::DataDirectory;
 use runtime::members::{BoxedStream, Members, StreamKind};
-use store::{SharedStore, lookup_record};
+use store::lookup_record;
 
 const VERSION: u32 = 1;
 /// The size limit of a message: a few names, a reason, or a line of a log, which is shorter than 64
@@ -75,6 +75,8 @@ pub enum CallKind {
     BuildLog { application: ApplicationName, release: ReleaseId },
     /// Says what that node holds for these names; a message with the fingerprints follows.
     Certificates { names: Vec<CertificateName> },
+    /// Gives a token of this name for an invitation of that node's; the login follows.
+    LogIn { invitation: ContentHash, name: TokenName },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -106,15 +108,13 @@ pub async fn call(
 }
 
 /// The called side: serves the questions of other nodes.
-pub struct Calls {
-    /// The node's agent; `None` on a node that runs no applications.
-    pub agent: Option<Arc<AgentContext>>,
-    pub store: SharedStore,
-    pub node: NodeId,
-    pub layout: DataDirectory,
-}
+pub struct Calls(Shared);
 
 impl Calls {
+    pub fn new(context: ApiContext) -> Calls {
+        Calls(shared(context))
+    }
+
     /// Serves calls from now on.
     pub fn take(self, peers: &dyn Members) {
         let (calls, streams) = (Arc::new(self), Arc::new(Semaphore::new(CALLS_MAX)));
@@ -178,17 +178,17 @@ impl Calls {
             }
             CallKind::Sessions => {
                 accept(&mut stream).await?;
-                write(&mut stream, &sessions::here(self.agent.as_ref())).await?;
+                write(&mut stream, &sessions::here(self.0.agent.as_ref())).await?;
             }
             CallKind::Logs { application, wanted } => {
                 accept(&mut stream).await?;
-                let items = logs::read(self.layout.logs(&application), wanted);
+                let items = logs::read(self.0.layout.logs(&application), wanted);
                 pass_on(items, stream).await?;
             }
             CallKind::BuildLog { application, release } => {
                 accept(&mut stream).await?;
-                let log = self.layout.build_log(&application, &release);
-                let (store, node) = (self.store.clone(), self.node.clone());
+                let log = self.0.layout.build_log(&application, &release);
+                let (store, node) = (self.0.store.clone(), self.0.node.clone());
                 let (sender, items) = mpsc::channel(ITEMS_WAITING_MAX);
                 runtime::task::spawn(async move {
                     logs::follow_build(log, store, node, application, release, sender).await.ok();
@@ -196,9 +196,18 @@ impl Calls {
                 pass_on(items, stream).await?;
             }
             CallKind::Certificates { names } => {
-                write(&mut stream, &CallAnswer { v: VERSION, refused: None }).await?;
-                let found = certificates::fingerprints(&*self.store, &names).await?;
+                accept(&mut stream).await?;
+                let found = certificates::fingerprints(&*self.0.store, &names).await?;
                 write(&mut stream, &found).await?;
+            }
+            CallKind::LogIn { invitation, name } => {
+                match login::redeem(&self.0, invitation, name).await {
+                    Err(problem) => refuse(&mut stream, problem.detail()).await?,
+                    Ok(made) => {
+                        accept(&mut stream).await?;
+                        write(&mut stream, &made).await?;
+                    }
+                }
             }
         }
         Ok(())
@@ -211,7 +220,7 @@ impl Calls {
         application: &ApplicationName,
         id: &str,
     ) -> anyhow::Result<Option<SessionHandle>> {
-        let Some(agent) = &self.agent else { return Ok(None) };
+        let Some(agent) = &self.0.agent else { return Ok(None) };
         ensure!(agent.has_adopted(), "it is starting");
         Ok(SessionHandle::find(agent, application, id))
     }
@@ -223,7 +232,7 @@ impl Calls {
         (by, session): (String, String),
         prepare: bool,
     ) -> anyhow::Result<(Arc<AgentContext>, Order)> {
-        let agent = self.agent.clone().context("it runs no applications")?;
+        let agent = self.0.agent.clone().context("it runs no applications")?;
         let key = TypedKey::Release(application.clone(), release.clone()).key();
         let release: Option<Release> = lookup_record(&*agent.store, key).await?;
         let release = release.context("it has not heard of that release yet: try again")?;

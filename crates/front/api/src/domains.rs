@@ -8,7 +8,9 @@ use std::fmt;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use model::{ApplicationName, ApplicationSpec, PortId, Rollout, RolloutPhase, TypedKey};
+use model::{
+    ApplicationName, ApplicationSpec, PlatformAddress, PortId, Rollout, RolloutPhase, TypedKey,
+};
 use recipe_core::manifest::domains::domain;
 use recipe_core::manifest::{CORTEX_TOML, LIST_LENGTH_MAX};
 use router_core::routes::{Rights, default_host};
@@ -96,6 +98,8 @@ pub async fn claim(
         (false, true) => Claimant::Comes,
         (false, false) => Claimant::Idle,
     };
+    let own: Option<PlatformAddress> =
+        records::read(&*api.store, TypedKey::PlatformAddress).await?;
     let others = all(api).await?;
     let (mut domains, mut notes) = (Vec::<String>::new(), Vec::new());
     for domain in wanted {
@@ -103,6 +107,9 @@ pub async fn claim(
             continue;
         }
         not_of_the_platform(domain)?;
+        if own.as_ref().is_some_and(|own| own.is(domain)) {
+            return Err(own_name_taken(domain));
+        }
         let is_other =
             |other: &&Other| other.name != app.name && other.spec.domains.contains(domain);
         for other in others.iter().filter(is_other) {
@@ -131,6 +138,11 @@ fn taken(domain: &str, owner: &ApplicationName) -> Problem {
     .hint(format!(
         "choose another, or have it given up first: `cortex domains remove {domain} -a {owner}`"
     ))
+}
+
+fn own_name_taken(domain: &str) -> Problem {
+    Problem::conflict("domain_taken", format!("{domain} is the platform's own name"))
+        .hint("choose another, or give the platform another: `cortex up --platform-domain NAME`")
 }
 
 fn not_of_the_platform(domain: &str) -> Result<(), Problem> {

@@ -62,7 +62,7 @@ use access_core::Right;
 use anyhow::Context;
 use axum::Router;
 use model::role::Roles;
-use model::{ApplicationName, NodeId, ReleaseId, Timestamp};
+use model::{ApplicationName, NodeId, PlatformAddress, ReleaseId, Timestamp};
 
 use ::cluster::peers::Peers;
 use ::secrets::Secrets;
@@ -89,6 +89,11 @@ pub trait NodeControl: Send + Sync + 'static {
     fn ports(&self) -> Vec<PortRow>;
     /// Returns whether requests that come from now on go to this release.
     fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool;
+    /// Returns the name under which clients find the platform on this node, if there is a good
+    /// certificate for it.
+    fn own_name(&self) -> Option<Arc<PlatformAddress>> {
+        None
+    }
     /// Returns all metrics of this node in the text format of Prometheus.
     fn metrics(&self) -> String;
     /// Makes a named place fail from now on, or with `off` no longer. Returns the reason as an

@@ -4,15 +4,19 @@
 use std::time::Duration;
 
 use access_core::{TOKEN_AGE_DEFAULT, TokenState};
+use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use model::TypedKey;
 use model::hex::to_hex;
 use model::people::Token;
 use model::record::{RECORD_VERSION, Unknown};
+use model::value::ContentHash;
+use model::{NodeId, TokenName, TypedKey};
+use tokio::time::timeout;
 
 use super::caller::Caller;
+use super::calls::{self, CallKind, CallRefused};
 use super::door::token::find_token;
 use super::json_body::{JsonBody, OptionalJson};
 use super::problem::Problem;
@@ -28,6 +32,8 @@ const INVITATION: &str = "invitation";
 const INVITATION_HOURS: u32 = 24;
 /// The longest time for which an invitation is good.
 const INVITATION_HOURS_MAX: u32 = 7 * 24;
+/// The time in which another node gives a token for its invitation.
+const REDEEM_TIME_MAX: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Returns where clients find the nodes of the cluster that have said which key they show.
@@ -38,7 +44,14 @@ pub fn roster(api: &Api) -> Vec<NodeReach> {
         let id = node.to_string();
         (!addresses.is_empty()).then_some(NodeReach { id, addresses, fingerprint })
     });
-    reach.collect()
+    let mut nodes: Vec<NodeReach> = reach.collect();
+    // Last of all: the way to it leads past whatever stands before web servers.
+    nodes.extend(api.control.own_name().map(|own| NodeReach {
+        id: own.name.to_string(),
+        addresses: vec![own.to_string()],
+        fingerprint: String::new(),
+    }));
+    nodes
 }
 
 /// Returns what tells this roster from others, short enough for each answer.
@@ -102,13 +115,16 @@ pub async fn invite(
     let (own, pin) = peers.open_port().await.map_err(|error| {
         Problem::conflict("no_port", format!("clients cannot reach this node: {error:#}"))
     })?;
-    let addresses = match asked.addresses {
-        addresses if addresses.is_empty() => vec![own.to_string()],
-        addresses => addresses,
+    // The web vouches for the platform's own name, for a node its key does.
+    let platform = api.control.own_name().filter(|_| asked.addresses.is_empty());
+    let (addresses, fingerprint) = match (platform, asked.addresses) {
+        (Some(platform), _) => (vec![platform.to_string()], String::new()),
+        (None, addresses) if addresses.is_empty() => (vec![own.to_string()], to_hex(&pin)),
+        (None, addresses) => (addresses, to_hex(&pin)),
     };
     check_addresses(&addresses)
         .map_err(|error| Problem::invalid("invalid_address", error.to_string()))?;
-    let name: model::TokenName = INVITATION.parse()?;
+    let name: TokenName = INVITATION.parse()?;
     tokens::revoke_named(&api, &user, &name).await?;
     let now = api.now();
     let (text, row) = tokens::make(&api, |created_at| Token {
@@ -124,7 +140,7 @@ pub async fn invite(
         unknown: Unknown::new(),
     })
     .await?;
-    let url = ClusterUrl { addresses, fingerprint: to_hex(&pin) };
+    let url = ClusterUrl { addresses, fingerprint };
     let line = LoginLine { url, code: text.as_str().into() };
     Ok((
         StatusCode::CREATED,
@@ -144,12 +160,49 @@ pub async fn log_in(
     Extension(caller): Extension<Caller>,
     JsonBody(asked): JsonBody<LogIn>,
 ) -> Result<(StatusCode, Json<LoggedIn>), Problem> {
-    let wanted: model::TokenName = asked.name.parse()?;
+    let wanted: TokenName = asked.name.parse()?;
     let Some((hash, _)) = caller.token_on_record().filter(|_| caller.is_invited()) else {
         let detail = "the owner of the machine needs no token there";
         return Err(Problem::conflict("not_invited", detail)
             .hint("`cortex users invite NAME` makes an invitation for somebody"));
     };
+    let issuer = caller.token_on_record().and_then(|(_, token)| token.invites.as_ref());
+    let made = match issuer.filter(|issuer| **issuer != api.node) {
+        None => redeem(&api, hash, wanted).await?,
+        Some(issuer) => redeem_at(&api, issuer, hash, wanted).await?,
+    };
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Has the node that made an invitation give the token, so that it gives no more than one.
+async fn redeem_at(
+    api: &Api,
+    issuer: &NodeId,
+    invitation: ContentHash,
+    name: TokenName,
+) -> Result<LoggedIn, Problem> {
+    let failed = |why: String| {
+        let detail = format!("node {issuer} made this invitation, and {why}");
+        Problem::conflict("other_node", detail)
+            .hint(format!("try again when {issuer} is there, or ask for another invitation"))
+    };
+    let Some(peers) = &api.peers else { return Err(failed("no other node is known".into())) };
+    let asked = async {
+        let ask = CallKind::LogIn { invitation, name };
+        let mut stream = calls::call(&**peers, issuer, ask).await?;
+        let made: Option<LoggedIn> = calls::receive(&mut stream).await?;
+        made.context("it hung up")
+    };
+    let made = timeout(REDEEM_TIME_MAX, asked).await;
+    let made = made.unwrap_or_else(|_| Err(anyhow::anyhow!("it does not answer")));
+    made.map_err(|error| match error.downcast::<CallRefused>() {
+        Ok(CallRefused(why)) => failed(format!("refuses: {why}")),
+        Err(error) => failed(format!("it cannot be asked: {error:#}")),
+    })
+}
+
+/// Gives a token for an invitation that this node made.
+pub async fn redeem(api: &Api, hash: ContentHash, wanted: TokenName) -> Result<LoggedIn, Problem> {
     let _changing = api.changes.lock().await;
     // Of two clients that come with it at once, the second finds it used.
     let (state, invitation, user) = find_token(&api.store, hash, api.now()).await?;
@@ -158,16 +211,14 @@ pub async fn log_in(
             .hint("ask for another invitation"));
     };
     if invitation.invites.as_ref() != Some(&api.node) {
-        let issuer = invitation.invites.map(|node| node.to_string()).unwrap_or_default();
-        let detail = format!("node {issuer} made this invitation, and this is {}", api.node);
-        return Err(Problem::conflict("other_node", detail)
-            .hint(format!("log in at the address of {issuer}, or ask for another invitation")));
+        let detail = format!("node {} made no such invitation", api.node);
+        return Err(Problem::conflict("other_node", detail).hint("ask for another invitation"));
     }
-    let name = tokens::free_name(&api, &invitation.user, &user, wanted).await?;
+    let name = tokens::free_name(api, &invitation.user, &user, wanted).await?;
     invitation.revoked_at = Some(api.now());
     records::write(&*api.store, TypedKey::Token(hash), &invitation).await?;
     let owner = invitation.user.clone();
-    let (text, row) = tokens::make(&api, |created_at| Token {
+    let (text, row) = tokens::make(api, |created_at| Token {
         name,
         created_at,
         expires_at: created_at.after(TOKEN_AGE_DEFAULT),
@@ -177,8 +228,8 @@ pub async fn log_in(
     })
     .await?;
     tracing::info!(user = %owner, token = row.name, "api.logged_in");
-    let nodes = roster(&api);
-    let (roster, cluster) = (roster_hash(&nodes), cluster(&api)?);
+    let nodes = roster(api);
+    let (roster, cluster) = (roster_hash(&nodes), cluster(api)?);
     let token = text.as_str().into();
-    Ok((StatusCode::CREATED, Json(LoggedIn { token, row, cluster, roster, nodes })))
+    Ok(LoggedIn { token, row, cluster, roster, nodes })
 }

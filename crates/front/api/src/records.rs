@@ -167,11 +167,19 @@ async fn able_to_isolate(
     store: &dyn Store,
     isolation: Isolation,
 ) -> Result<BTreeSet<NodeId>, Problem> {
-    let prefix = "node".parse().map_err(|_| Problem::internal("the prefix 'node' is no prefix"))?;
     let named = |key| if let TypedKey::NodeInfo(node) = key { Some(node) } else { None };
-    let infos: Vec<(NodeId, NodeInfo)> = all(store, &prefix, named).await?;
+    let infos: Vec<(NodeId, NodeInfo)> = of_nodes(store, named).await?;
     let able = infos.into_iter().filter(|(_, info)| info.can_isolate(isolation));
     Ok(able.map(|(node, _)| node).collect())
+}
+
+/// Returns the records of one kind that nodes write of themselves.
+pub async fn of_nodes<T: DeserializeOwned>(
+    store: &dyn Store,
+    named: impl Fn(TypedKey) -> Option<NodeId>,
+) -> Result<Vec<(NodeId, T)>, Problem> {
+    let prefix = "node".parse().map_err(|_| Problem::internal("the prefix 'node' is no prefix"))?;
+    all(store, &prefix, named).await
 }
 
 /// Returns the claims of an application in the order of their slots.

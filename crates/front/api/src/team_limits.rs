@@ -45,9 +45,8 @@ pub async fn used_by_team(api: &Api, team: &Team) -> Result<TeamUse, Problem> {
 
 /// Returns what the files of a team's applications take on all nodes, as those measured it last.
 async fn disk_of(api: &Api, team: &Team) -> Result<u64, Problem> {
-    let prefix = "node".parse().map_err(|_| Problem::internal("the prefix 'node' is no prefix"))?;
     let named = |key| if let TypedKey::NodeDisk(node) = key { Some(node) } else { None };
-    let disks: Vec<(NodeId, NodeDisk)> = records::all(&*api.store, &prefix, named).await?;
+    let disks: Vec<(NodeId, NodeDisk)> = records::of_nodes(&*api.store, named).await?;
     let all = disks.iter().flat_map(|(_, disk)| &disk.bytes);
     Ok(all.filter(|(name, _)| team.applications.contains_key(*name)).map(|(_, bytes)| bytes).sum())
 }

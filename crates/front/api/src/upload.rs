@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::audit::Underway;
+use super::audit::{NOTE_CHARS_MAX, Underway};
 use super::builds::{self, RebuildWhen};
 use super::caller::Caller;
 use super::problem::{Problem, storage};
@@ -39,7 +39,6 @@ pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 const DISCARDED_BYTES_MAX: u64 = 2 * ARCHIVE_BYTES_MAX;
 /// Chunks that wait between the socket and the disk: memory stays bounded whatever is pushed.
 const CHUNKS_WAITING_MAX: usize = 16;
-const NOTE_CHARS_MAX: usize = 200;
 /// The size of a generated secret: 256 bits, which are written in hex.
 const SECRET_BYTES: usize = 32;
 
@@ -213,8 +212,9 @@ async fn release(
     }
     isolation::check(api, &caller, plan.recipe.isolation).await?;
     let planned = (&plan.recipe, &mut plan.settings);
-    let limited =
-        team_limits::check_release(api, &caller, &app, (created, file.size), planned).await?;
+    let is_there = app.releases.iter().any(|release| release.source == file.hash);
+    let new = (created, if is_there { 0 } else { file.size });
+    let limited = team_limits::check_release(api, &caller, &app, new, planned).await?;
     if query.if_changed && is_serving(&app, &plan, &file) {
         let serving = app.serving().expect("checked by is_serving");
         let answer = Released { unchanged: true, ..releases::released(api, &app, serving) };
@@ -251,8 +251,11 @@ async fn release(
         by: entry.by(),
         config,
     };
+    let known = app.serving().map(|serving| serving.recipe.notes.clone()).unwrap_or_default();
     let release = releases::make(api, &mut app, draft).await?;
     let mut answer = Released { created, ..releases::released(api, &app, &release) };
+    // What was said of the release that serves need not be said again.
+    answer.notes.retain(|note| !known.contains(note));
     answer.notes.extend(build.note);
     answer.notes.extend(notes);
     answer.notes.extend(limited);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use acme_core::is_global;
 use anyhow::{Context, ensure};
 use clap::Args;
-use node::AuthorityOptions;
+use node::{AuthorityOptions, PlatformName};
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct AuthorityArgs {
@@ -24,6 +24,10 @@ pub struct AuthorityArgs {
     /// What vouches for the authority's own server, in PEM form, if this machine does not know it
     #[arg(long, value_name = "FILE", requires = "acme_agree_terms")]
     acme_ca: Option<PathBuf>,
+    /// The name under which the platform itself is found, on the port of HTTPS of every node, such
+    /// as cortex.example.org; `none` takes it away
+    #[arg(long, value_name = "NAME[:PORT]", value_parser = platform)]
+    platform_domain: Option<PlatformName>,
     /// Order certificates for this machine's public addresses, too: those that are named, or that
     /// it has
     #[arg(
@@ -35,6 +39,13 @@ pub struct AuthorityArgs {
         requires = "acme_agree_terms"
     )]
     public: Option<String>,
+}
+
+fn platform(text: &str) -> Result<PlatformName, String> {
+    match text {
+        "none" => Ok(PlatformName::None),
+        text => text.parse().map(PlatformName::Is).map_err(|error| format!("{error}")),
+    }
 }
 
 pub fn directory(text: &str) -> Result<String, String> {
@@ -72,6 +83,11 @@ impl AuthorityArgs {
         }))
     }
 
+    /// Returns what was said of the platform's own name.
+    pub fn platform(&self) -> Option<PlatformName> {
+        self.platform_domain.clone()
+    }
+
     /// Returns the addresses for which certificates are wanted.
     pub fn public(&self) -> anyhow::Result<Vec<IpAddr>> {
         let Some(text) = &self.public else { return Ok(Vec::new()) };
@@ -100,6 +116,10 @@ impl AuthorityArgs {
         if let Some(file) = &self.acme_ca {
             all.push(format!("--acme-ca={}", std::path::absolute(file)?.display()));
         }
+        all.extend(self.platform_domain.iter().map(|said| match said {
+            PlatformName::Is(address) => format!("--platform-domain={address}"),
+            PlatformName::None => "--platform-domain=none".into(),
+        }));
         all.extend(self.public.iter().map(|text| match text.is_empty() {
             true => "--public".to_owned(),
             false => format!("--public={text}"),
@@ -173,6 +193,7 @@ mod tests {
             "--acme-agree-terms",
             "--acme-directory=https://ca.example/dir",
             "--acme-contact=ana@example.org",
+            "--platform-domain=cortex.example.org:443",
             "--public=203.0.113.7,2001:db8::1",
         ];
         let args = read(&words).unwrap();

@@ -180,6 +180,7 @@ impl Up {
                 ..self.peers.options()
             },
             authority: self.authority.options()?,
+            platform: self.authority.platform(),
             public: self.authority.public()?,
             store: self.store.clone(),
             roles: self.roles.clone(),

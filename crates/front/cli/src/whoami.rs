@@ -41,6 +41,10 @@ fn lines(told: &Told, context: Option<&str>) -> Vec<String> {
     let context = context.map_or("the node on this machine", |name| name);
     lines.push(format!("context: {context}, answered by {}", told.node));
     for node in &told.nodes {
+        if node.fingerprint.is_empty() {
+            lines.push(format!("platform: https://{}", node.addresses.join(",")));
+            continue;
+        }
         lines.push(format!(
             "node: {} https://{}#{}",
             node.id,

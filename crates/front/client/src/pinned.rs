@@ -8,7 +8,8 @@ use runtime::judged::{self, Shown};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{ClientConfig, Error, OtherError};
 
-const ALPN: &[u8] = b"http/1.1";
+/// The protocol of the API inside TLS.
+pub const ALPN: &[u8] = b"http/1.1";
 
 /// The error that a node has another key than the one that is expected there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

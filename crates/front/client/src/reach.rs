@@ -14,9 +14,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::ClientError;
-use crate::pinned::{self, WrongKey};
+use crate::pinned::{self, ALPN, WrongKey};
 use api_types::login::{HOST, NodeReach};
 use runtime::members::BoxedStream;
+use runtime::web;
 
 /// The head start of an address before the next one is tried beside it (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -84,12 +85,21 @@ async fn shake_hands(attempt: &Attempt) -> anyhow::Result<BoxedStream> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(SILENCE_MAX).with_interval(PROBE_INTERVAL);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
-    let connector = TlsConnector::from(pinned::config(&attempt.fingerprint)?);
-    let name = ServerName::try_from(HOST).context("a host")?;
+    let (config, host) = match attempt.fingerprint.as_str() {
+        "" => (web::client_config(web::roots_of_machine()?, Some(ALPN))?, host(&attempt.address)),
+        key => (pinned::config(key)?, HOST),
+    };
+    let connector = TlsConnector::from(config);
+    let name = ServerName::try_from(host.to_string()).context("a host")?;
     match connector.connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => Err(wrong_key(&error).map_or_else(|| error.into(), Into::into)),
     }
+}
+
+/// Returns the host of `HOST:PORT`.
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 /// Finds out whether a handshake failed because the node has another key.

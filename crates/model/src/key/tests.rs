@@ -68,6 +68,7 @@ fn typed_keys_round_trip() {
         TypedKey::RotationOrder,
         TypedKey::NodeSecrets(node.clone()),
         TypedKey::IsolationDefault,
+        TypedKey::PlatformAddress,
         TypedKey::User("ana".parse().unwrap()),
         TypedKey::Team("shop".parse().unwrap()),
         TypedKey::Token(ContentHash([5; 32])),

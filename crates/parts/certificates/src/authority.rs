@@ -17,11 +17,11 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
+use runtime::web;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -69,13 +69,9 @@ impl AuthorityClient {
     pub fn new(roots: Option<&str>) -> anyhow::Result<AuthorityClient> {
         let roots = match roots {
             Some(pem) => roots_of(pem)?,
-            None => roots_of_machine()?,
+            None => web::roots_of_machine()?,
         };
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(AuthorityClient { tls: Arc::new(config) })
+        Ok(AuthorityClient { tls: web::client_config(roots, None)? })
     }
 }
 
@@ -88,20 +84,6 @@ pub fn roots_of(pem: &str) -> anyhow::Result<RootCertStore> {
     }
     if roots.is_empty() {
         return Err(anyhow!("there is no certificate in PEM form in it"));
-    }
-    Ok(roots)
-}
-
-fn roots_of_machine() -> anyhow::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
-        return Err(anyhow!(
-            "this machine trusts no authorities{why}: install its package of them, which is \
-             `ca-certificates` on Debian"
-        ));
     }
     Ok(roots)
 }

@@ -171,7 +171,7 @@ async fn read_all(
     late: &mpsc::Sender<model::Key>,
 ) -> anyhow::Result<()> {
     // Settings first: whose a certificate is depends on them.
-    for prefix in ["acme", "app", "node", "cluster::nodes", "cert"] {
+    for prefix in ["acme", "app", "node", "cluster::nodes", "cluster::address", "cert"] {
         for entry in context.store.prefix(&prefix.parse::<Prefix>()?).await? {
             note(view, events, late, entry.key, Some(entry.value)).await?;
         }

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use acme_core::{Event, Facts, Means, wanted, without_brought};
+use acme_core::{Event, Facts, Means, can_have, wanted, without_brought};
 use instant_acme::LetsEncrypt;
 use model::acme::{AcmeOrder, AcmeSettings, PublicAddresses};
 use model::certificate::{AcmeAccount, CertificateSource};
 use model::{
-    ApplicationName, ApplicationSpec, Certificate, CertificateName, Key, NodeId, Rollout,
-    Timestamp, TypedKey,
+    ApplicationName, ApplicationSpec, Certificate, CertificateName, Key, NodeId, PlatformAddress,
+    Rollout, Timestamp, TypedKey,
 };
 use store::{Value, readable};
 
@@ -31,6 +31,8 @@ pub struct View {
     specs: BTreeMap<ApplicationName, ApplicationSpec>,
     serving: BTreeSet<ApplicationName>,
     public: BTreeMap<NodeId, Vec<IpAddr>>,
+    /// The name of the platform itself.
+    platform: Option<PlatformAddress>,
     members: BTreeSet<NodeId>,
     /// The members that the orders were told of.
     shown: Option<BTreeSet<NodeId>>,
@@ -56,6 +58,7 @@ impl View {
                     | TypedKey::Member(_)
                     | TypedKey::Guest(_)
                     | TypedKey::PublicAddresses(_)
+                    | TypedKey::PlatformAddress
                     | TypedKey::AcmeSettings
                     | TypedKey::AcmeAccount
                     | TypedKey::AcmeOrder(_)
@@ -99,6 +102,7 @@ impl View {
                 let public: Option<PublicAddresses> = readable(key, value);
                 put(&mut self.public, node, public.map(|public| public.addresses));
             }
+            TypedKey::PlatformAddress => self.platform = readable(key, value),
             TypedKey::AcmeSettings => self.settings = readable(key, value),
             TypedKey::AcmeAccount => self.account = readable(key, value),
             TypedKey::AcmeOrder(name) => {
@@ -171,6 +175,8 @@ impl View {
         let addresses = members.flat_map(|(_, addresses)| addresses.iter().copied());
         let public = is_public(&settings.directory);
         let mut names = wanted(serving.map(|(_, spec)| spec), addresses, public);
+        let own = self.platform.as_ref().map(|own| CertificateName::Domain(own.name.clone()));
+        names.extend(own.filter(|own| can_have(own, public)));
         without_brought(&mut names, &self.brought, now);
         names
     }

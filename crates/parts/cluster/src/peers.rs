@@ -2,7 +2,7 @@
 //! invitation on, and what it knows of who is alive.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use os::layout::DataDirectory;
 use os::shared_port::Listeners;
 use runtime::driver::Clock;
 use runtime::lock::locked;
+use runtime::members::BoxedStream;
 use store::SharedStore;
 use store::bus::Bus;
 
@@ -268,6 +269,11 @@ impl Peers {
     /// Passes people's clients to `take` from now on.
     pub fn take_clients(&self, take: TakeClient) {
         self.clients.set(take);
+    }
+
+    /// Gives a client to who takes people's clients, whatever the way by which it came.
+    pub fn hand_over_client(&self, from: IpAddr, stream: BoxedStream) -> anyhow::Result<()> {
+        self.clients.hand_over(from, stream)
     }
 
     /// Opens the node port if it is not open yet, so that clients find this node; returns where,

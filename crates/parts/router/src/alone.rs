@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,6 +78,7 @@ impl Alone {
             serials: AtomicU64::new(1),
             live: Mutex::new(Live::default()),
             peers: Mutex::default(),
+            platform: OnceLock::new(),
             members: watch::Sender::default(),
         });
         let joins = Mutex::new(start_threads(&shared, receivers)?);

@@ -3,6 +3,7 @@
 //! drained. It decides from whole state, so that it can be started again at any moment.
 
 mod closed_page;
+mod own_name;
 mod secure;
 mod site;
 
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use model::key::BoardKey;
 use model::port::Transport;
-use model::{ApplicationName, InstanceId, Key, NodeId, PortId, ProcessType, TypedKey};
+use model::{
+    ApplicationName, InstanceId, Key, NodeId, PlatformAddress, PortId, ProcessType, TypedKey,
+};
 use router_core::balance;
 use router_core::book::far::FarDescription;
 use router_core::book::{Book, Description, EndpointDescription, IncarnationKey, prefixes};
@@ -32,6 +35,7 @@ use super::scope::Scope;
 use super::shared::{EndpointKey, FarEndpoints, Live, Shared, Spoken};
 use super::table::{RoutedApplication, Service, Table};
 use metrics::Labels;
+pub use own_name::is_own_name;
 use site::{BUILD_LOOK, Site};
 use tls::book::CertificateBook;
 
@@ -53,6 +57,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
     let mut control = Control {
         book: Book::new(shared.node.clone()),
         certificates: CertificateBook::default(),
+        own_name: None,
         read: false,
         draining: BTreeMap::new(),
         told: BTreeSet::new(),
@@ -93,6 +98,7 @@ struct Control {
     records: SharedRecords,
     book: Book,
     certificates: CertificateBook,
+    own_name: Option<Arc<PlatformAddress>>,
     /// Whether the book has everything that is stored.
     read: bool,
     /// Incarnations that are to be emptied; kept up with each change, as a look at all of them
@@ -140,7 +146,8 @@ impl Control {
             for change in batch.drain(..) {
                 match change {
                     RecordChange::One(key, value)
-                        if self.certificates.apply(&key, value.as_deref()) =>
+                        if self.certificates.apply(&key, value.as_deref())
+                            || self.note_own_name(&key, value.as_deref()) =>
                     {
                         renewed = true;
                     }
@@ -193,9 +200,12 @@ impl Control {
         };
         self.book = Book::new(self.shared.node.clone());
         self.certificates = CertificateBook::default();
+        self.own_name = None;
         for prefix in prefixes() {
             for (key, record) in self.records.read(&prefix).await? {
-                if self.certificates.apply(&key, Some(&record)) {
+                if self.certificates.apply(&key, Some(&record))
+                    || self.note_own_name(&key, Some(&record))
+                {
                     continue;
                 }
                 affected.extend(self.note(&key, Some(&record)));
@@ -236,6 +246,7 @@ impl Control {
             table.replace(old.as_ref(), new.as_ref(), &live.applications);
             changed.push((old, new));
         }
+        table.own_name = self.own_name.clone();
         self.secure(&mut table, &changed, renewed);
         if !changed.is_empty() || renewed {
             shared.table.store(Arc::new(table));

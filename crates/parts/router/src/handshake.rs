@@ -1,11 +1,14 @@
 //! The handshake with a client, and the answer to one that speaks plain HTTP here.
 
 use std::io::{Error, ErrorKind, Result};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::PlatformAddress;
 use tls::book::ServedCertificate;
 use tls::{ALPN_ACME, ALPN_HTTP_2, Tls};
+use tokio_rustls::rustls::server::{Accepted, Acceptor, ClientHello};
 use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
 use crate::closing::close_gently;
@@ -32,6 +35,23 @@ pub struct ShownCertificate {
     pub certificate: Option<Arc<ServedCertificate>>,
 }
 
+/// A client that asked for the platform itself in its first message, which is all that was read.
+pub struct PlatformClient {
+    pub stream: TcpStream,
+    pub from: SocketAddr,
+    pub hello: Accepted,
+    /// What the handshake goes on with.
+    pub config: Arc<ServerConfig>,
+}
+
+/// The outcome of a connection's beginning.
+pub enum Greeted {
+    Client(SecureClient),
+    Platform(PlatformClient),
+    /// It spoke plain HTTP and has been told so, or asked no more than whose a name is.
+    Nobody,
+}
+
 /// A client after the handshake.
 pub struct SecureClient {
     pub wire: Wire,
@@ -40,32 +60,71 @@ pub struct SecureClient {
     pub shown: ShownCertificate,
 }
 
-/// Returns the client's connection; `None` if it spoke plain HTTP and has been told so, or asked no
-/// more than whose a name is.
+/// Shakes hands with a client. One that asks for `own_name` is given back after its first message.
 pub async fn accept(
     stream: Plain,
+    from: SocketAddr,
     config: Arc<ServerConfig>,
     certificates: &Tls,
+    own_name: Option<&PlatformAddress>,
     pool: &Pool,
-) -> Result<Option<SecureClient>> {
+) -> Result<Greeted> {
     let first = within(HANDSHAKE_TIME_MAX, first_byte(&stream)).await?;
     if first != HANDSHAKE_RECORD {
         if first.is_ascii_uppercase() {
             explain(stream, pool).await?;
         }
-        return Ok(None);
+        return Ok(Greeted::Nobody);
     }
-    let mut tls = ServerConnection::new(config).map_err(Error::other)?;
+    let mut tls = match own_name {
+        None => ServerConnection::new(config),
+        Some(own_name) => {
+            let hello = within(HANDSHAKE_TIME_MAX, hello(&stream)).await?;
+            if asks_for(&hello.client_hello(), own_name) {
+                let (stream, config) = (stream.into_stream(), certificates.config_of_platform());
+                return Ok(Greeted::Platform(PlatformClient { stream, from, hello, config }));
+            }
+            hello.into_connection(config).map_err(|(error, _)| error)
+        }
+    }
+    .map_err(Error::other)?;
     within(HANDSHAKE_TIME_MAX, handshake(&stream, &mut tls)).await?;
     let is_h2 = match tls.alpn_protocol() {
-        Some(ALPN_ACME) => return Ok(None),
+        Some(ALPN_ACME) => return Ok(Greeted::Nobody),
         chosen => chosen == Some(ALPN_HTTP_2),
     };
     let asked = tls.server_name().map(str::to_ascii_lowercase);
     let certificate = certificates.certificate(asked.as_deref());
     let shown = ShownCertificate { asked, certificate };
     let sealed = Sealed::to_client(stream, Connection::Server(tls));
-    Ok(Some(SecureClient { wire: Wire::Sealed(Box::new(sealed)), is_h2, shown }))
+    Ok(Greeted::Client(SecureClient { wire: Wire::Sealed(Box::new(sealed)), is_h2, shown }))
+}
+
+/// Returns whether a client wants the platform, and not only to know whose the name is.
+fn asks_for(hello: &ClientHello<'_>, own_name: &PlatformAddress) -> bool {
+    let asks_whose = hello.alpn().is_some_and(|mut all| all.all(|one| one == ALPN_ACME));
+    hello.server_name().is_some_and(|name| own_name.is(&name.to_ascii_lowercase())) && !asks_whose
+}
+
+/// Reads the first message of a client.
+async fn hello(mut stream: &Plain) -> Result<Accepted> {
+    let mut acceptor = Acceptor::default();
+    loop {
+        match acceptor.read_tls(&mut stream) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => match acceptor.accept() {
+                Ok(Some(hello)) => return Ok(hello),
+                Ok(None) => {}
+                Err((error, mut alert)) => {
+                    // The client is told why, if it still listens.
+                    alert.write(&mut stream).ok();
+                    return Err(Error::new(ErrorKind::InvalidData, error));
+                }
+            },
+            Err(error) if error.kind() == ErrorKind::WouldBlock => stream.readable().await?,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 async fn first_byte(stream: &Plain) -> Result<u8> {

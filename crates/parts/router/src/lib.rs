@@ -55,7 +55,7 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use model::key::BoardKey;
 use model::port::Transport;
-use model::{ApplicationName, NodeId, ReleaseId};
+use model::{ApplicationName, NodeId, PlatformAddress, ReleaseId};
 use router_core::far::{FarOutcome, FarReply, Room};
 use router_core::http::request::ForwardedFields;
 use router_core::proxy_protocol::Senders;
@@ -75,7 +75,7 @@ use self::files::cache::Files;
 use self::queue::QueueLimits;
 use self::records::SharedRecords;
 use self::scope::Scope;
-use self::shared::{Live, SUSPECTS_MAX, Shared, Suspicion};
+use self::shared::{Live, SUSPECTS_MAX, Shared, Suspicion, TakePlatform};
 use metrics::Metrics;
 use metrics::ports::Traffic;
 use os::layout::DataDirectory;
@@ -84,7 +84,8 @@ use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::members::{RouterCall, RouterPeers};
 
-pub use control::FAIL_POINT;
+pub use control::{FAIL_POINT, is_own_name};
+pub use handshake::PlatformClient;
 pub use serve::CONNECTIONS_MAX;
 pub use shared::Secure;
 
@@ -180,6 +181,7 @@ pub fn start(
         serials: AtomicU64::new(1),
         live: Mutex::new(Live { waiting, ..Live::default() }),
         peers: Mutex::default(),
+        platform: OnceLock::new(),
         members: watch::Sender::default(),
     });
     let joins = Mutex::new(start_threads(&shared, receivers)?);
@@ -217,6 +219,19 @@ impl RouterHandle {
             }
         }));
         *self.shared.peers() = Some(peers);
+    }
+
+    /// Passes clients that ask for the platform itself to `take` from now on.
+    pub fn take_platform(&self, take: TakePlatform) {
+        self.shared.platform.set(take).ok();
+    }
+
+    /// Returns the name under which the platform's API is found inside TLS, if clients that come
+    /// to this node are shown a certificate that is good for it.
+    pub fn own_name(&self) -> Option<Arc<PlatformAddress>> {
+        let secure = self.shared.secure.as_ref()?;
+        let name = self.shared.table.load().own_name.clone()?;
+        secure.tls.covers(name.name.as_str(), self.shared.clock.now()).then_some(name)
     }
 
     /// Returns the control task, to be run under supervision and again after a fault. It ends with

@@ -114,6 +114,12 @@ impl Plain {
         }
     }
 
+    /// Returns the stream, which nobody watches any more.
+    pub fn into_stream(mut self) -> TcpStream {
+        self.watch.take();
+        self.stream
+    }
+
     /// Leaves the watch to somebody else from now on, who knows how long to wait.
     pub fn unwatch(&mut self) {
         self.watch.take();

@@ -31,7 +31,7 @@ use super::far::host;
 use super::h2;
 use super::h2::client::Job;
 use super::h2::workers::Workers;
-use super::handshake;
+use super::handshake::{self, Greeted};
 use super::lane::entrant::LaneEntrant;
 use super::lane::{Entrance, Lane};
 use super::pages;
@@ -308,8 +308,14 @@ fn serve_secure(
     let counted = CountedConnection::begin(&thread);
     begin(async move {
         let Some(secure) = thread.shared.secure.clone() else { return };
-        match handshake::accept(stream.into(), tls, &secure.tls, &thread.pool).await {
-            Ok(Some(client)) => {
+        // Without somebody who takes its clients, the platform is a host like others.
+        let shared = thread.shared.clone();
+        let own_name = shared.platform.get().and_then(|_| shared.table.load().own_name.clone());
+        let own_name = own_name.as_deref();
+        let greeting =
+            handshake::accept(stream.into(), peer, tls, &secure.tls, own_name, &thread.pool);
+        match greeting.await {
+            Ok(Greeted::Client(client)) => {
                 let (scope, asker) = (Scope::Secure, Asker::Client);
                 let connection = Connection::new(thread, client.wire, peer, scope, asker);
                 let connection = connection.with_shown(Some(Rc::new(client.shown)));
@@ -320,7 +326,12 @@ fn serve_secure(
                     false => drop(connection.run(ConnectionStart::New, workers).await),
                 }
             }
-            Ok(None) => {}
+            Ok(Greeted::Platform(client)) => {
+                if let Some(take) = shared.platform.get() {
+                    take(client);
+                }
+            }
+            Ok(Greeted::Nobody) => {}
             Err(error) => tracing::debug!(%peer, %error, "router.handshake_failed"),
         }
         drop((counted, held));

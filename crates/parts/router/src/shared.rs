@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use model::{ApplicationName, NodeId, PortId};
@@ -18,6 +18,7 @@ use super::command::Command;
 use super::endpoint::Endpoint;
 use super::far::peer::FarPeer;
 use super::files::cache::Files;
+use super::handshake::PlatformClient;
 use super::queue::QueueLimits;
 use super::scope::Scope;
 use super::table::{RoutedApplication, Table};
@@ -53,6 +54,9 @@ impl Secure {
     }
 }
 
+/// A function that takes a client of the platform itself, before it was shown a certificate.
+pub type TakePlatform = Box<dyn Fn(PlatformClient) + Send + Sync>;
+
 /// The state that all threads and the control task share.
 pub struct Shared {
     pub node: NodeId,
@@ -86,6 +90,8 @@ pub struct Shared {
     /// The routers of other nodes; `None` until `RouterHandle::connect`, and without them this node
     /// knows no others.
     pub peers: Mutex<Option<Arc<dyn RouterPeers>>>,
+    /// The taker of clients of the platform; they are served like others until it is there.
+    pub platform: OnceLock<TakePlatform>,
     /// The nodes that may call this router.
     pub members: watch::Sender<Arc<BTreeSet<NodeId>>>,
 }

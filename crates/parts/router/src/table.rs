@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::application::{HttpsSettings, RequestKey};
 use model::port::PortRecipe;
 use model::release::StaticMount;
-use model::{ApplicationName, PortId, ReleaseId, TeamName};
+use model::{ApplicationName, PlatformAddress, PortId, ReleaseId, TeamName};
 use router_core::balance::Balance;
 use router_core::book::Processes;
 use router_core::far::FarCandidate;
@@ -243,11 +243,13 @@ type Shard = BTreeMap<String, Route>;
 pub struct Table {
     shards: Vec<Arc<Shard>>,
     ports: Arc<BTreeMap<PortId, ApplicationName>>,
+    /// The name under which the platform's API is found.
+    pub own_name: Option<Arc<PlatformAddress>>,
 }
 
 impl Default for Table {
     fn default() -> Table {
-        Table { shards: vec![Arc::default(); SHARDS], ports: Arc::default() }
+        Table { shards: vec![Arc::default(); SHARDS], ports: Arc::default(), own_name: None }
     }
 }
 

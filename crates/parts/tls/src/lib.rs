@@ -35,6 +35,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
+    of_platform: Arc<ServerConfig>,
     named: Arc<Named>,
     files: Arc<[CertificateFiles]>,
 }
@@ -107,7 +108,10 @@ impl Tls {
             vec![ALPN_HTTP_2.to_vec(), ALPN_HTTP_1.to_vec(), ALPN_ACME.to_vec()];
         // A client that comes again saves a signature, whichever thread takes it.
         config.ticketer = Ticketer::new().context("keys for session tickets")?;
-        Ok(Tls { config: Arc::new(config), named, files: files.into() })
+        let mut of_platform = config.clone();
+        of_platform.alpn_protocols = vec![ALPN_HTTP_1.to_vec()];
+        let (config, of_platform) = (Arc::new(config), Arc::new(of_platform));
+        Ok(Tls { config, of_platform, named, files: files.into() })
     }
 
     /// Sends no tickets of TLS 1.3, so that no session is resumed.
@@ -120,6 +124,11 @@ impl Tls {
     /// `h2` before `http/1.1`.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
+    }
+
+    /// Returns the same for clients of the platform's API, which speaks `http/1.1` alone.
+    pub fn config_of_platform(&self) -> Arc<ServerConfig> {
+        self.of_platform.clone()
     }
 
     /// Reads files that change again, for as long as somebody uses this. Files that are no good are

@@ -28,6 +28,13 @@ const HTTPS_PORT: u16 = 443;
 /// The field that tells browsers to come with TLS alone.
 pub const HSTS: &str = "Strict-Transport-Security";
 
+/// The answer to a request that no application gets.
+pub enum OwnAnswer {
+    Page(Page),
+    /// The address where it is to be asked.
+    Redirect(String),
+}
+
 impl Connection {
     /// Returns for how many seconds a client is told that, if it is.
     pub fn hsts(&self, application: &RoutedApplication) -> Option<u64> {
@@ -51,7 +58,9 @@ impl Connection {
         let mut buffer = [0; routes::HOST_LENGTH_MAX];
         let name = routes::normalize(host, &mut buffer)?;
         let is_address = model::certificate::address_of(name).is_some();
-        if !is_address && shared.table.load().by_host(host).is_none() {
+        let table = shared.table.load();
+        let is_own = table.own_name.as_ref().is_some_and(|own| own.is(name));
+        if !is_address && !is_own && table.by_host(host).is_none() {
             return None;
         }
         shared.certificates.load().answer(&bytes[head.target.clone()])
@@ -84,6 +93,26 @@ impl Connection {
             HTTPS_PORT => format!("https://{host}{target}"),
             port => format!("https://{host}:{port}{target}"),
         })
+    }
+
+    /// Returns the answer for a host that is the platform itself, where no application is: the API
+    /// is inside TLS, on connections that were made for it.
+    pub fn at_platform(&self, head: &RequestHead, bytes: &[u8]) -> Option<OwnAnswer> {
+        let own = self.thread.shared.table.load().own_name.clone()?;
+        let mut buffer = [0; routes::HOST_LENGTH_MAX];
+        let host = routes::normalize(&bytes[head.host.clone()], &mut buffer)?;
+        if !own.is(host) {
+            return None;
+        }
+        if self.stream.is_secure() || comes_from_tls(&bytes[..head.length]) {
+            return Some(OwnAnswer::Page(pages::MISDIRECTED));
+        }
+        let target = std::str::from_utf8(&bytes[head.target.clone()]).ok()?;
+        let target = if target.starts_with('/') { target } else { "/" };
+        Some(OwnAnswer::Redirect(match own.port {
+            HTTPS_PORT => format!("https://{host}{target}"),
+            port => format!("https://{host}:{port}{target}"),
+        }))
     }
 
     /// Returns whether the connection was made for another name, and the client may not ask for

@@ -8,6 +8,7 @@ use router_core::http::body::Body;
 use router_core::http::request::RequestHead;
 
 use super::patience::close_patiently;
+use super::platform::OwnAnswer;
 use super::{After, Connection};
 use crate::buffer::Buffer;
 use crate::closing::close_gently;
@@ -87,7 +88,16 @@ impl Connection {
             return Begun::Ended(Box::pin(sent).await);
         }
         let Some((application, redirect)) = route else {
-            return self.refused(pages::NO_APPLICATION, &head, buffer, out).await;
+            return match self.at_platform(&head, buffer.filled()) {
+                None => self.refused(pages::NO_APPLICATION, &head, buffer, out).await,
+                Some(OwnAnswer::Page(page)) => self.refused(page, &head, buffer, out).await,
+                Some(OwnAnswer::Redirect(to)) => {
+                    let page = pages::redirect(head.method);
+                    let (keep_alive, _) = self.own_answer(&head, buffer);
+                    let sent = self.redirected(page, &to, out, head.is_head(), keep_alive);
+                    Begun::Ended(Box::pin(sent).await)
+                }
+            };
         };
         *limits = application.limits;
         if redirect != Redirect::No

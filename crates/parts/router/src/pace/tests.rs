@@ -8,7 +8,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, pki_types::ServerName};
 
 use super::*;
-use crate::handshake;
+use crate::handshake::{self, Greeted};
 use crate::plain::Plain;
 use crate::pool::Pool;
 use crate::splice::Pipe;
@@ -94,12 +94,13 @@ async fn sealed() -> (Wire, impl AsyncRead) {
     let config = tls::client(&files, rustls::ALL_VERSIONS, &[]);
     let (near, far) = pair().await;
     let name = ServerName::try_from("shop.localhost").unwrap();
-    let pool = Pool::default();
+    let (peer, pool) = ("127.0.0.1:1".parse().unwrap(), Pool::default());
     let (accepted, connected) = tokio::join!(
-        handshake::accept(near, server.config(), &server, &pool),
+        handshake::accept(near, peer, server.config(), &server, None, &pool),
         TlsConnector::from(config).connect(name, far)
     );
-    (accepted.unwrap().unwrap().wire, connected.unwrap())
+    let Ok(Greeted::Client(accepted)) = accepted else { panic!("no client") };
+    (accepted.wire, connected.unwrap())
 }
 
 #[tokio::test]
