@@ -15,6 +15,7 @@ pub mod flows;
 pub mod gate;
 pub mod h2;
 pub mod http;
+pub mod pages;
 pub mod proxy_protocol;
 pub mod ramp;
 pub mod request_key;

@@ -19,7 +19,6 @@ use bytes::Bytes;
 use self::asker::Asker;
 use super::buffer::Buffer;
 use super::handshake::ShownCertificate;
-use super::pages::{self, Page};
 use super::scope::Scope;
 use super::stream::fill;
 use super::table::RoutedApplication;
@@ -29,6 +28,7 @@ use super::wire::Wire;
 use metrics::{Labels, RequestRecord};
 use router_core::http::body::Body;
 use router_core::http::request::{self, Refusal, RequestHead, RequestOrigin};
+use router_core::pages::{self, Page};
 
 /// The fate of the connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,10 +30,10 @@ use self::underway::Underway;
 use super::buffer::Buffer;
 use super::connection::{After, Connection};
 use super::far::outcome;
-use super::pages;
 use metrics::CLIENT_GONE;
 use router_core::http::body::{BadChunks, Body};
 use router_core::http::response::BadResponse;
+use router_core::pages;
 
 /// Forwards a request. Its future is made anew for each one, and moved to where it stays: what is
 /// rare is awaited apart. The future of an `async fn` would contain the exchange twice.

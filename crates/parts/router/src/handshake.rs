@@ -13,12 +13,12 @@ use tokio_rustls::rustls::{Connection, ServerConfig, ServerConnection};
 
 use crate::closing::close_gently;
 use crate::far::sealed::Sealed;
-use crate::pages;
 use crate::plain::Plain;
 use crate::pool::Pool;
 use crate::stream::write_all;
 use crate::time_limit::within;
 use crate::wire::Wire;
+use router_core::pages;
 
 /// The time for the handshake over the slowest line; a client that takes longer holds a place for
 /// nothing.

@@ -27,7 +27,6 @@ mod lazy_timer;
 pub mod limits;
 pub mod moved;
 mod pace;
-mod pages;
 pub mod permit;
 mod plain;
 mod pool;

@@ -34,7 +34,6 @@ use super::h2::workers::Workers;
 use super::handshake::{self, Greeted};
 use super::lane::entrant::LaneEntrant;
 use super::lane::{Entrance, Lane};
-use super::pages;
 use super::plain::Plain;
 use super::presence::{CountedConnection, Presence};
 use super::scope::Scope;
@@ -45,6 +44,7 @@ use super::task::begin;
 use super::thread::Thread;
 use super::wire::Wire;
 use metrics::Recorder;
+use router_core::pages;
 use runtime::members::RouterCall;
 
 /// Connections of one thread; each takes a descriptor and about 1 KiB.

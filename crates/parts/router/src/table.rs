@@ -19,11 +19,11 @@ use router_core::routes::{self, Precedence, Rights};
 use super::endpoint::Endpoint;
 use super::files::source::{Roots, Rules};
 use super::limits::Limits;
-use super::pages::{self, Page};
 use super::queue::Queue;
 use metrics::Labels;
 use metrics::ports::PortCounters;
 use router_core::http::request::RequestHead;
+use router_core::pages::{self, Page};
 
 /// The number of shards: with ten thousand applications a change copies forty of them.
 const SHARDS: usize = 256;

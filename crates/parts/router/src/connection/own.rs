@@ -13,9 +13,9 @@ use crate::files::conditions::Conditions;
 use crate::files::{Looked, find};
 use crate::lane::entrant;
 use crate::pace::{Pace, WRITE_TIME_MAX};
-use crate::pages::Page;
 use crate::stream::{write_all, write_paced};
 use crate::table::RoutedApplication;
+use router_core::pages::Page;
 
 impl Connection {
     /// Answers with a static file, or the page for its absence; `None` if neither is the answer.

@@ -12,11 +12,11 @@ use super::{After, Connection};
 use crate::buffer::Buffer;
 use crate::field::field;
 use crate::pace::WRITE_TIME_MAX;
-use crate::pages::{self, Page};
 use crate::scope::Scope;
 use crate::stream::write_all;
 use crate::table::RoutedApplication;
 use crate::thread::Redirect;
+use router_core::pages::{self, Page};
 use tls::book::CHALLENGE_PATH;
 
 /// The field by which something in front that ended TLS says so. Where it is there, a redirect

@@ -16,11 +16,11 @@ use crate::far::host;
 use crate::forward;
 use crate::forward::exchange::Exchange;
 use crate::limits::Limits;
-use crate::pages::{self, Page};
 use crate::presence::Busy;
 use crate::table::RoutedApplication;
 use crate::thread::Redirect;
 use crate::wire::Wire;
+use router_core::pages::{self, Page};
 
 /// The outcome of a request's beginning.
 enum Begun {

@@ -13,9 +13,9 @@ use super::found::{Content, Found};
 use super::large::FilePart;
 use crate::connection::platform::HSTS;
 use crate::pace::Pace;
-use crate::pages::phrase;
 use crate::stream::write_paced;
 use crate::wire::Wire;
+use router_core::pages::phrase;
 
 /// A year, after which RFC 9111 has nothing more to say.
 const FOR_EVER: &str = "public, max-age=31536000, immutable";

@@ -9,7 +9,7 @@ use super::exchange::{Counts, Exchange};
 use crate::connection::After;
 use crate::endpoint::{Endpoint, Reach};
 use crate::field::field;
-use crate::pages;
+use router_core::pages;
 
 /// The characters of a target that are told: enough to find it by.
 const TARGET_CHARS_MAX: usize = 80;

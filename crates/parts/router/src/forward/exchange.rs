@@ -8,11 +8,11 @@ use super::failed::Failed;
 use crate::buffer::Buffer;
 use crate::connection::{After, Connection};
 use crate::endpoint::Endpoint;
-use crate::pages::{self, Page};
 use crate::table::RoutedApplication;
 use metrics::micros;
 use router_core::http::request::RequestHead;
 use router_core::http::trailers::Trailers;
+use router_core::pages::{self, Page};
 
 pub(super) const BAD_BODY: Page = pages::bad_request(400, "The body of the request is malformed.");
 

@@ -3,7 +3,7 @@
 use router_core::http::response::BadResponse;
 use router_core::retry::AttemptProgress;
 
-use crate::pages::Page;
+use router_core::pages::Page;
 
 /// The reason why an attempt ended without an answer.
 pub(super) enum Failed {

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use super::exchange::{BAD_BODY, ClientEnd, Counts, Exchange};
 use super::failed::Failed;
 use super::long::{TURN_BYTES, long_rest};
-use crate::pages;
 use crate::plain::Plain;
 use crate::stream::{fill, write_all};
 use crate::time_limit::within;
 use crate::wire::Wire;
 use router_core::http::body::Body;
+use router_core::pages;
 
 /// The time within which a client may end its half and still wait for the answer, as scripts do as
 /// soon as they have asked. One that does so later has given up: most clients close both halves at

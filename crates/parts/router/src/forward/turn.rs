@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::exchange::{Counts, Exchange};
 use crate::choice::{Demands, Reaches};
-use crate::pages;
-use crate::pages::Page;
 use crate::permit::Permit;
 use crate::queue::{NoPermit, Queue};
+use router_core::pages;
+use router_core::pages::Page;
 
 /// The time that a request waits for lost instances: they are back on other nodes within five
 /// seconds, and nobody need wait much longer.
