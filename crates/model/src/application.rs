@@ -50,6 +50,10 @@ pub struct ApplicationSpec {
     /// The time since which it is closed for maintenance; `None` if clients may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<Timestamp>,
+    /// Its end, if it was destroyed: it counts as absent then, and all that is stored of it is kept
+    /// for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<KeptEnd>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -69,6 +73,7 @@ impl ApplicationSpec {
             persist: Vec::new(),
             restart: 0,
             maintenance: None,
+            end: None,
             unknown: Unknown::new(),
         }
     }
@@ -84,6 +89,11 @@ impl ApplicationSpec {
         };
         self.domains_since =
             self.domains.iter().map(|domain| (domain.clone(), since(domain))).collect();
+    }
+
+    /// Returns it, unless it was destroyed.
+    pub fn unless_ended(self) -> Option<ApplicationSpec> {
+        Some(self).filter(|spec| spec.end.is_none())
     }
 
     /// Returns the port at which HTTP is answered while a release with these settings serves.
@@ -106,6 +116,15 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+/// The end of an application that can be brought back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptEnd {
+    pub at: Timestamp,
+    /// The time after which nothing of it is kept.
+    pub until: Timestamp,
+    pub by: String,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSpec {
     /// The wanted instances in the whole cluster.
@@ -121,6 +140,9 @@ pub struct ProcessSpec {
 pub struct Destruction {
     pub v: u32,
     pub at: Timestamp,
+    /// Whether the files that it kept go as well, on every node.
+    #[serde(default)]
+    pub with_files: bool,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -27,6 +27,8 @@ pub enum Right {
     KeepFiles,
     MoveApplication,
     DestroyApplication,
+    /// To bring one back that was destroyed.
+    RestoreApplication,
     CreateApplication,
     SeePlatform,
     ManageNodes,
@@ -56,7 +58,7 @@ pub enum Reach {
 }
 
 impl Right {
-    pub const ALL: [Right; 25] = [
+    pub const ALL: [Right; 26] = [
         Right::ListApplications,
         Right::OwnTokens,
         Right::LogIn,
@@ -73,6 +75,7 @@ impl Right {
         Right::KeepFiles,
         Right::MoveApplication,
         Right::DestroyApplication,
+        Right::RestoreApplication,
         Right::CreateApplication,
         Right::SeePlatform,
         Right::ManageNodes,
@@ -100,7 +103,8 @@ impl Right {
             | Right::ChooseAddresses
             | Right::KeepFiles
             | Right::MoveApplication
-            | Right::DestroyApplication => Reach::Application,
+            | Right::DestroyApplication
+            | Right::RestoreApplication => Reach::Application,
             Right::CreateApplication => Reach::NewApplication,
             Right::SeePlatform | Right::ManageNodes | Right::SeeAudit | Right::ManagePeople => {
                 Reach::Platform
@@ -132,6 +136,7 @@ impl Right {
             | Right::CreateApplication => PersonRole::Developer,
             Right::MoveApplication
             | Right::DestroyApplication
+            | Right::RestoreApplication
             | Right::ManageNodes
             | Right::SeeAudit => PersonRole::Operator,
             Right::ManagePeople
@@ -161,6 +166,7 @@ impl Right {
             Right::KeepFiles => "say which files it keeps",
             Right::MoveApplication => "move it to another node",
             Right::DestroyApplication => "destroy it",
+            Right::RestoreApplication => "bring it back",
             Right::CreateApplication => "create applications",
             Right::SeePlatform => "see the platform",
             Right::ManageNodes => "manage nodes",

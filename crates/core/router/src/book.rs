@@ -317,6 +317,7 @@ impl RoutingRecords {
         match key {
             TypedKey::Spec(_) => {
                 let spec: Option<ApplicationSpec> = read(value)?;
+                let spec = spec.and_then(ApplicationSpec::unless_ended);
                 // What comes late of an application that was destroyed replaces nothing.
                 if !spec.as_ref().is_some_and(&ended) {
                     self.spec = spec;

@@ -116,7 +116,7 @@ fn what_one_instance_says_is_heard_on_all_nodes_by_its_application_alone() {
     await_answer(&there, "/heard", "hello hello");
     other.get("/heard").assert_ok("");
     assert_eq!(other.get("/heard").body, "");
-    one.cortex(&["apps", "destroy", "chat", "--yes"]);
+    one.cortex(&["apps", "destroy", "chat", "--now", "--confirm", "chat"]);
     // An application that is made anew finds nothing of the one before.
     let chat = push(&one, "chat");
     assert_eq!(chat.get("/heard").body, "");

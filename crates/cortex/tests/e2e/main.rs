@@ -29,6 +29,7 @@ mod installing;
 mod isolation;
 mod joining;
 mod journey;
+mod kept;
 mod large_values;
 mod leases;
 mod logs;

@@ -167,6 +167,9 @@ pub struct Destroyed {
     pub stopped: bool,
     /// The directory in which the application's persistent files remain.
     pub kept: Option<String>,
+    /// The time until which it can be brought back; `None` if nothing of it is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
 }
 
 /// One process, as `ps` shows it.

@@ -1,4 +1,4 @@
-//! The maintenance of an application, as it travels.
+//! Applications that are closed for maintenance, and those that were destroyed, as they travel.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,4 +13,23 @@ pub struct MaintenanceShown {
     pub application: String,
     /// The time since which it is closed; `None` if clients may come.
     pub since: Option<String>,
+}
+
+/// An application that was destroyed and can be brought back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptRow {
+    pub name: String,
+    pub destroyed_at: String,
+    pub until: String,
+    pub by: String,
+    pub domains: Vec<String>,
+}
+
+/// One that was brought back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Restored {
+    #[serde(flatten)]
+    pub row: crate::ApplicationRow,
+    /// What is otherwise than it was, for the user.
+    pub notes: Vec<String>,
 }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use model::application::Destruction;
+use model::application::{Destruction, KeptEnd};
 use model::certificate::CertificateOwner;
-use model::key::{destroyed_prefix, prefixes_of};
+use model::key::prefixes_of;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
+use serde::Deserialize;
 use store::{Submission, Submitted};
 
 use super::caller::Caller;
@@ -24,6 +25,9 @@ use api_types::{
 /// The longest wait for instances to stop: the usual grace of 30 s between SIGTERM and SIGKILL, and
 /// some time for draining before it.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(45);
+/// The time for which what was destroyed is kept: a week, so that somebody notices who is back from
+/// a few days off.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The time for which the end of an application stays on record: a node that comes back later than
 /// that is a curiosity, and brings back no more than what was changed there.
 const END_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -134,45 +138,82 @@ pub async fn show(
     }))
 }
 
-/// Deletes the specification first, since that is what stops everything. The application's
-/// persistent files stay on disk, since nothing could bring them back.
+/// The way in which an application is destroyed.
+#[derive(Debug, Default, Deserialize)]
+pub struct DestroyQuery {
+    /// Whether nothing of it is kept, its files included.
+    #[serde(default)]
+    now: bool,
+}
+
+/// Destroys an application. Its records stay for a while, with its end in them: agents and routers
+/// take it for absent from then on.
 pub async fn destroy(
     State(api): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(app): Path<String>,
+    Query(query): Query<DestroyQuery>,
 ) -> Result<Json<Destroyed>, Problem> {
-    let app = records::require(&*api.store, &app).await?;
-    let name = app.name;
-    let spec = TypedKey::Spec(name.clone()).key();
+    let name: ApplicationName = app.parse()?;
+    if query.now {
+        return Ok(Json(purge_now(&api, &name).await?));
+    }
+    let until = {
+        let _changing = api.changes.lock().await;
+        let mut app = records::require(&*api.store, &app).await?;
+        let (at, until) = (api.now(), api.now().after(KEPT));
+        app.spec.end = Some(KeptEnd { at, until, by: caller.name() });
+        records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
+        until
+    };
+    let (stopped, until) = (wait_until_stopped(&api, &name).await?, records::rfc3339(until));
+    Ok(Json(Destroyed { name: name.to_string(), stopped, kept: None, until: Some(until) }))
+}
+
+async fn purge_now(api: &Api, name: &ApplicationName) -> Result<Destroyed, Problem> {
+    let created_at = match records::kept(&*api.store, name).await? {
+        Some((spec, _)) => spec.created_at,
+        None => records::require(&*api.store, name.as_str()).await?.spec.created_at,
+    };
     {
         let _changing = api.changes.lock().await;
-        note_end(&api, &name, app.spec.created_at).await?;
-        api.store.delete(spec.clone()).await?;
-        let (application, created_at) = (name.clone(), app.spec.created_at);
-        certificates::delete_owned(&api, &CertificateOwner { application, created_at }).await?;
-        delete_all(&api, &name).await?;
+        purge(api, name, created_at).await?;
     }
-    let stopped = wait_until_stopped(&api, &name).await?;
+    let spec = TypedKey::Spec(name.clone()).key();
+    let stopped = wait_until_stopped(api, name).await?;
     {
         // Deletes what nodes wrote about it until they stopped it, but nothing of an application
         // that was made anew under the same name.
         let _changing = api.changes.lock().await;
         if api.store.lookup(&spec).await?.is_none() {
-            delete_all(&api, &name).await?;
+            delete_all(api, name).await?;
+            if stopped {
+                remove_directories(api, name).await;
+            }
         }
     }
-    let kept = if stopped { remove_directories(&api, &name).await } else { None };
-    Ok(Json(Destroyed { name: name.to_string(), stopped, kept }))
+    Ok(Destroyed { name: name.to_string(), stopped, kept: None, until: None })
+}
+
+/// Deletes all that is stored of an application, the specification first, since that is what stops
+/// everything. Nodes remove its files when they hear of it. The caller holds `Api::changes`.
+pub async fn purge(
+    api: &Api,
+    name: &ApplicationName,
+    created_at: Timestamp,
+) -> Result<(), Problem> {
+    note_end(api, name, created_at).await?;
+    api.store.delete(TypedKey::Spec(name.clone()).key()).await?;
+    let application = name.clone();
+    certificates::delete_owned(api, &CertificateOwner { application, created_at }).await?;
+    delete_all(api, name).await
 }
 
 /// Puts on record that an application is destroyed, before anything of it goes: nodes that are cut
-/// off may write of it later, and what they write is newer. Where no node can be cut off from this
-/// one, nobody does.
+/// off may write of it later, and what they write is newer.
 async fn note_end(api: &Api, name: &ApplicationName, created_at: Timestamp) -> Result<(), Problem> {
-    let earlier = api.store.keys(&destroyed_prefix(name)).await?;
-    if api.peers.is_none() && earlier.is_empty() {
-        return Ok(());
-    }
-    let record = Destruction { v: RECORD_VERSION, at: api.now(), unknown: Unknown::new() };
+    let record =
+        Destruction { v: RECORD_VERSION, at: api.now(), with_files: true, unknown: Unknown::new() };
     let expires = Some(api.now().after(END_KEPT));
     let change = Submitted::Set { value: record::encode(&record).into(), expires };
     let key = TypedKey::Destroyed(name.clone(), created_at).key();
@@ -209,25 +250,14 @@ async fn is_anything_alive(api: &Api, name: &ApplicationName) -> Result<bool, Pr
     Ok(app.is_anything_alive())
 }
 
-async fn remove_directories(api: &Api, name: &ApplicationName) -> Option<String> {
-    let (directory, persist) = (api.layout.application(name), api.layout.persist(name));
-    let removed = runtime::task::spawn_blocking(move || {
-        let kept = std::fs::read_dir(&persist).is_ok_and(|mut entries| entries.next().is_some());
-        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| !kept || entry.path() != persist) {
-            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let removed = match is_directory {
-                true => std::fs::remove_dir_all(entry.path()),
-                false => std::fs::remove_file(entry.path()),
-            };
-            if let Err(error) = removed {
-                tracing::warn!(path = %entry.path().display(), %error, "application.left_behind");
+async fn remove_directories(api: &Api, name: &ApplicationName) {
+    let directory = api.layout.application(name);
+    let removed =
+        runtime::task::spawn_blocking(move || match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(path = %directory.display(), %error, "application.left_behind");
             }
-        }
-        if !kept {
-            std::fs::remove_dir(&directory).ok();
-        }
-        kept.then(|| persist.display().to_string())
-    });
-    removed.await.ok().flatten()
+            _ => {}
+        });
+    removed.await.ok();
 }

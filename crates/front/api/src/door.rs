@@ -206,7 +206,14 @@ async fn check(
         return answer(decide(caller.principal(), right, AccessTarget::Platform), caller, None);
     };
     let name: ApplicationName = application.parse()?;
-    let created_at = records::created_at(&*door.store, &name).await?;
+    let created_at = match right {
+        Right::RestoreApplication | Right::DestroyApplication => {
+            let kept = records::kept(&*door.store, &name).await?;
+            let there = records::created_at(&*door.store, &name).await?;
+            there.or(kept.map(|(spec, _)| spec.created_at))
+        }
+        _ => records::created_at(&*door.store, &name).await?,
+    };
     // A push makes the application where there is none.
     if created_at.is_none() && right == Right::Push && caller.may(Right::CreateApplication) {
         return caller.team_for_new().map(|_| ());

@@ -18,6 +18,7 @@ mod domains;
 mod door;
 mod isolation;
 mod json_body;
+mod kept;
 mod keys;
 mod login;
 mod logs;
@@ -196,6 +197,7 @@ async fn serve_table(shared: Shared, door: Arc<Door>, table: Table<Shared>) -> a
     tokio::select! {
         ended = axum::serve(listener, service) => ended.context("the API's socket failed"),
         ended = touch::follow(&shared, &door) => ended,
+        ended = kept::follow(&shared) => ended,
         ended = clients::serve(shared.clone(), routes) => ended,
     }
 }
@@ -283,9 +285,11 @@ fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
 fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
     store_table(shared, door)
         .get("/v1/apps", Right::ListApplications, applications::list)
+        .get("/v1/destroyed", Right::ListApplications, kept::list)
         .post("/v1/apps", Right::CreateApplication, applications::create)
         .get("/v1/apps/{app}", Right::SeeApplication, applications::show)
         .delete("/v1/apps/{app}", Right::DestroyApplication, applications::destroy)
+        .post("/v1/apps/{app}/restore", Right::RestoreApplication, kept::restore)
         .get("/v1/apps/{app}/ps", Right::SeeApplication, processes::list)
         .get("/v1/apps/{app}/scale", Right::SeeApplication, processes::scale_now)
         .post("/v1/apps/{app}/scale", Right::Scale, processes::scale)

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::remains::Owner;
-use model::application::Holder;
+use model::application::{Holder, KeptEnd};
 use model::change::ChangePart;
 use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::node::NodeInfo;
@@ -43,6 +43,15 @@ pub struct ApplicationRecords {
 /// Makes an application under a name that no other one has, and removes what late writes left of
 /// earlier ones. The caller holds `Api::changes`.
 pub async fn begin(api: &Api, name: &ApplicationName) -> Result<ApplicationRecords, Problem> {
+    // Its files, its releases and the roles on it are known by the name: another application would
+    // have to destroy them for good, and that is for a person to say.
+    if let Some((_, end)) = kept(&*api.store, name).await? {
+        let what = format!("'{name}' was destroyed, and is kept until {}", rfc3339(end.until));
+        return Err(Problem::conflict("name_kept", what).hint(format!(
+            "bring it back with `cortex apps restore {name}`; or have the name free, and what is kept \
+             lost: `cortex apps destroy {name} --now`"
+        )));
+    }
     let remains = agent::remains::read(&*api.store, name).await;
     let remains = remains.map_err(|error| Problem::internal(format!("{error:#}")))?;
     if remains.owner() != Owner::Nobody {
@@ -105,14 +114,42 @@ pub async fn config(store: &dyn Store, app: &ApplicationName) -> Result<ConfigVa
 
 pub async fn names(store: &dyn Store) -> Result<Vec<ApplicationName>, Problem> {
     let prefix = "app".parse().map_err(|_| Problem::internal("the prefix 'app' is no prefix"))?;
-    let keys = store.keys(&prefix).await?;
-    Ok(keys
-        .iter()
-        .filter_map(|key| match TypedKey::parse(key) {
-            Some(TypedKey::Spec(app)) => Some(app),
-            _ => None,
-        })
-        .collect())
+    let mut names = Vec::new();
+    for key in store.keys(&prefix).await? {
+        let Some(TypedKey::Spec(app)) = TypedKey::parse(&key) else { continue };
+        let entry = store.lookup(&key).await?;
+        let spec: Option<ApplicationSpec> =
+            entry.as_ref().and_then(|entry| readable(&key, Some(&entry.value)));
+        // One that cannot be read is there all the same, and says so where it is asked for.
+        if spec.is_none_or(|spec| spec.end.is_none()) {
+            names.push(app);
+        }
+    }
+    Ok(names)
+}
+
+/// Returns the specification of an application that was destroyed and can be brought back.
+pub async fn kept(
+    store: &dyn Store,
+    name: &ApplicationName,
+) -> Result<Option<(ApplicationSpec, KeptEnd)>, Problem> {
+    let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
+    Ok(spec.and_then(|spec| spec.end.clone().map(|end| (spec, end))))
+}
+
+/// Returns the names of all applications that were destroyed and can be brought back.
+pub async fn names_kept(
+    store: &dyn Store,
+) -> Result<Vec<(ApplicationName, ApplicationSpec, KeptEnd)>, Problem> {
+    let prefix = "app".parse().map_err(|_| Problem::internal("the prefix 'app' is no prefix"))?;
+    let mut all = Vec::new();
+    for key in store.keys(&prefix).await? {
+        let Some(TypedKey::Spec(name)) = TypedKey::parse(&key) else { continue };
+        if let Some((spec, end)) = kept(store, &name).await? {
+            all.push((name, spec, end));
+        }
+    }
+    Ok(all)
 }
 
 pub async fn find(
@@ -120,7 +157,7 @@ pub async fn find(
     name: &ApplicationName,
 ) -> Result<Option<ApplicationRecords>, Problem> {
     let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
-    let Some(spec) = spec else { return Ok(None) };
+    let Some(spec) = spec.and_then(ApplicationSpec::unless_ended) else { return Ok(None) };
     if is_over(store, name, &spec).await? {
         return Ok(None);
     }
@@ -205,8 +242,19 @@ pub async fn require(store: &dyn Store, name: &str) -> Result<ApplicationRecords
     if let Some(app) = find(store, &name).await? {
         return Ok(app);
     }
+    if let Some((_, end)) = kept(store, &name).await? {
+        return Err(is_kept(&name, &end));
+    }
     let names = names(store).await?;
     Err(no_application(&name, names.iter().map(ApplicationName::as_str)))
+}
+
+/// Returns the 404 of an application that was destroyed and can be brought back.
+fn is_kept(name: &ApplicationName, end: &KeptEnd) -> Problem {
+    let KeptEnd { at, until, by } = end;
+    let (at, until) = (rfc3339(*at), rfc3339(*until));
+    Problem::missing("application_kept", format!("{by} destroyed '{name}' at {at}"))
+        .hint(format!("it is kept until {until}: `cortex apps restore {name}` brings it back"))
 }
 
 /// Returns the 404 of an application that is not there, or not for whoever asks; it names the
@@ -228,7 +276,7 @@ pub async fn created_at(
     name: &ApplicationName,
 ) -> Result<Option<Timestamp>, Problem> {
     let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
-    match spec {
+    match spec.and_then(ApplicationSpec::unless_ended) {
         Some(spec) if !is_over(store, name, &spec).await? => Ok(Some(spec.created_at)),
         _ => Ok(None),
     }

@@ -30,7 +30,7 @@ use std::time::Duration;
 use agent_core::application::IncarnationId;
 use futures_util::FutureExt;
 use model::key::BoardKey;
-use model::{ApplicationName, Key, NodeId, Prefix, TypedKey};
+use model::{ApplicationName, ApplicationSpec, Key, NodeId, Prefix, TypedKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ use runtime::driver::Clock;
 use runtime::faults::Faults;
 use runtime::supervise;
 use shim::spec::Purpose;
-use store::{SharedStore, WatchEvent};
+use store::{SharedStore, Store, WatchEvent, readable};
 
 /// The maximum number of letters that wait while an actor reads the store; an actor that falls
 /// behind is started again, which reads everything.
@@ -189,6 +189,12 @@ impl Actors {
             }
         }
         for key in self.context.store.keys(&Prefix::from(DESTROYED.parse::<Key>()?)).await? {
+            // Something of it may lie here, if this node was away when it ended.
+            if let Some(TypedKey::Destroyed(name, _)) = TypedKey::parse(&key)
+                && self.context.preparer.has_files_of(&name)
+            {
+                names.push(name);
+            }
             self.tell(&key);
         }
         let held = self.context.registry.all();
@@ -249,13 +255,15 @@ impl Actors {
     /// Handles the end of an actor: nothing of its application runs here, or it fell behind.
     async fn ended(&mut self, name: ApplicationName) -> anyhow::Result<()> {
         self.mailboxes.remove(&name);
-        let wanted = self.context.store.lookup(&TypedKey::Spec(name.clone()).key()).await?;
+        let spec = TypedKey::Spec(name.clone()).key();
+        let wanted = is_wanted(&*self.context.store, &spec).await?;
         let ending = self.context.is_shutting_down();
-        if !self.context.registry.of(&name).is_empty() || (wanted.is_some() && !ending) {
+        if !self.context.registry.of(&name).is_empty() || (wanted && !ending) {
             self.spawn(name);
         } else if !ending {
             self.context.one_offs.stop_of(&name).await;
-            self.context.preparer.remove_application(&name).await;
+            let with_files = remains::are_files_gone(&*self.context.store, &name).await?;
+            self.context.preparer.remove_application(&name, with_files).await;
         }
         Ok(())
     }
@@ -297,6 +305,14 @@ impl Actors {
             self.send(&name, Letter::Memory { id, bytes: memory.bytes });
         }
     }
+}
+
+/// Returns whether an application is wanted that has this specification. One that cannot be read is:
+/// what runs goes on.
+async fn is_wanted(store: &dyn Store, key: &Key) -> anyhow::Result<bool> {
+    let Some(entry) = store.lookup(key).await? else { return Ok(false) };
+    let spec: Option<ApplicationSpec> = readable(key, Some(&entry.value));
+    Ok(spec.is_none_or(|spec| spec.end.is_none()))
 }
 
 /// Runs an actor and contains its faults: they are logged, and it starts again from the records.

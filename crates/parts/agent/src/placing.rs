@@ -296,7 +296,8 @@ impl Feed {
             },
         }
         let spec = TypedKey::Spec(name.clone()).key();
-        let Some(spec) = lookup_record::<ApplicationSpec>(store, spec).await? else {
+        let spec = lookup_record::<ApplicationSpec>(store, spec).await?;
+        let Some(spec) = spec.and_then(ApplicationSpec::unless_ended) else {
             return Ok(Some(None));
         };
         let rollout =

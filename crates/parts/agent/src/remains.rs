@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_core::remains::{Owner, Remains};
+use model::application::Destruction;
 use model::key::{application_prefix, destroyed_prefix, prefixes_of};
 use model::{ApplicationName, ApplicationSpec, Release, ReleaseId, Timestamp, TypedKey, record};
 
@@ -26,6 +27,20 @@ pub async fn destroyed(
         _ => None,
     });
     Ok(created_at.collect())
+}
+
+/// Returns whether the files that applications of this name kept are to go: none of them is there any
+/// more, or will be.
+pub async fn are_files_gone(store: &dyn Store, name: &ApplicationName) -> anyhow::Result<bool> {
+    if store.lookup(&TypedKey::Spec(name.clone()).key()).await?.is_some() {
+        return Ok(false);
+    }
+    let mut gone = false;
+    for key in store.keys(&destroyed_prefix(name)).await? {
+        let end: Option<Destruction> = lookup_record(store, key).await?;
+        gone = gone || end.is_some_and(|end| end.with_files);
+    }
+    Ok(gone)
 }
 
 /// Returns what tells the applications of this name apart; nothing at all where none of them was

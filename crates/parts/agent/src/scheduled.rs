@@ -17,8 +17,8 @@ use recipe_core::cron::{CronEntry, Decision, TimeZone, decide};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::AgentContext;
 use super::launcher::Held;
+use super::{AgentContext, is_wanted};
 use store::lookup_record;
 
 /// The directory where systems keep their time zones.
@@ -91,7 +91,9 @@ async fn look(context: &Arc<AgentContext>, told: &mut BTreeSet<String>) -> anyho
     let drained = drained(context).await?;
     let mut names = BTreeSet::new();
     for key in context.store.keys(&Prefix::from("app".parse::<Key>()?)).await? {
-        if let Some(TypedKey::Spec(name)) = TypedKey::parse(&key) {
+        if let Some(TypedKey::Spec(name)) = TypedKey::parse(&key)
+            && is_wanted(&*context.store, &key).await?
+        {
             names.insert(name);
         }
     }

@@ -86,7 +86,10 @@ impl View {
     /// Takes note of a record or of its end; returns what it is to the orders.
     pub fn note(&mut self, key: &Key, value: Option<&Value>) -> Option<Event> {
         match TypedKey::parse(key)? {
-            TypedKey::Spec(name) => put(&mut self.specs, name, readable(key, value)),
+            TypedKey::Spec(name) => {
+                let spec: Option<ApplicationSpec> = readable(key, value);
+                put(&mut self.specs, name, spec.and_then(ApplicationSpec::unless_ended));
+            }
             TypedKey::Rollout(name) => {
                 let rollout: Option<Rollout> = readable(key, value);
                 match rollout.is_some_and(|rollout| rollout.serving.is_some()) {

@@ -52,6 +52,11 @@ impl Application {
     }
 
     pub(super) fn spec_heard(&mut self, now: Timestamp, spec: Option<ApplicationSpec>) {
+        if spec.as_ref().is_some_and(|spec| spec.end.is_some()) {
+            // Its end is in its own record, so that nothing was overwritten.
+            self.ends.overwritten = None;
+            return self.spec_changed(now, None);
+        }
         let stored = match &spec {
             Some(spec) if self.ends.destroyed.contains(&spec.created_at) => Some(Stored::Another),
             // Others may have removed what came late, without knowledge of this application; its

@@ -155,7 +155,7 @@ async fn one_is_removed_by_those_who_have_it_and_goes_with_its_application() {
     remove("shop", "Shop.Example").await.unwrap();
     assert!(api.certificates("shop").await.is_empty());
     api.bring("shop", &made(&["shop.example"])).await.unwrap();
-    let _: Value = api.client.delete("/v1/apps/shop").await.unwrap();
+    let _: Value = api.client.delete("/v1/apps/shop?now=true").await.unwrap();
     assert_eq!(api.record("shop.example").await, None);
 }
 

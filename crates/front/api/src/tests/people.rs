@@ -174,7 +174,7 @@ async fn what_is_not_yours_looks_as_if_it_were_not_there() {
     assert_eq!(code(push(&ana, "shop").await), "no_application");
     assert_eq!(code(push(&ana, "anew").await), "no_application");
     // Who takes over the name of an application takes over no rights.
-    let _: Value = api.client.delete("/v1/apps/blog").await.unwrap();
+    let _: Value = api.client.delete("/v1/apps/blog?now=true").await.unwrap();
     api.deploy("blog", "another").await;
     assert!(api.names_seen_by(&ana).await.is_empty());
 }

@@ -199,7 +199,7 @@ async fn what_cannot_be_taken_back_says_so() {
     assert!(refused.contains("v2 failed, and v1 serves on"), "{refused}");
     // An application of the same name that comes later is another one.
     scale(&api.client, 3).await;
-    let _: Value = api.client.delete("/v1/apps/blog").await.unwrap();
+    let _: Value = api.client.delete("/v1/apps/blog?now=true").await.unwrap();
     api.deploy("blog", "one").await;
     let known = changes(&api.client).await.changes;
     assert!(known.iter().all(|one| !one.what.contains("web")), "{known:?}");

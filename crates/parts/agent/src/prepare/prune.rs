@@ -85,15 +85,22 @@ impl Preparer {
         pruned.await.ok();
     }
 
-    /// Removes releases, caches and logs after `destroy`. What the application persisted stays
-    /// where the answer to that command says it is: no command of ours deletes users' files.
-    pub async fn remove_application(&self, application: &ApplicationName) {
+    /// Returns whether anything of an application lies on this machine.
+    pub fn has_files_of(&self, application: &ApplicationName) -> bool {
+        self.layout.application(application).is_dir()
+    }
+
+    /// Removes releases, caches and logs after `destroy`; what the application persisted only if
+    /// its time is over, or somebody said so.
+    pub async fn remove_application(&self, application: &ApplicationName, with_files: bool) {
         self.staying.lock().unwrap_or_else(PoisonError::into_inner).remove(application);
         let directory = self.layout.application(application);
         let persist = self.layout.persist(application);
         let removed = runtime::task::spawn_blocking(move || {
-            for entry in entries(&directory).into_iter().filter(|entry| *entry != persist) {
-                remove(&entry);
+            for entry in entries(&directory).into_iter() {
+                if with_files || entry != persist {
+                    remove(&entry);
+                }
             }
             // Both calls fail, and shall, where there is something in the directory.
             fs::remove_dir(&persist).ok();

@@ -223,7 +223,7 @@ async fn pruning_and_removal_leave_what_is_to_stay() {
     bench.preparer.prune_builds(&app(), vec![new.build_id()], 1).await;
     assert!(!bench.path(&old).exists() && !mark(&bench.path(&old)).exists());
     assert!(is_built(&bench.path(&new), &mark(&bench.path(&new))));
-    bench.preparer.remove_application(&app()).await;
+    bench.preparer.remove_application(&app(), false).await;
     let left: Vec<_> = fs::read_dir(bench.layout.application(&app()))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
