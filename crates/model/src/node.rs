@@ -60,6 +60,9 @@ pub struct NodeInfo {
     /// One that cannot, or that is of a build that knows none, says nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub walls: Vec<String>,
+    /// What its build knows of that earlier ones pass over; see `Feature`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -68,6 +71,33 @@ impl NodeInfo {
     /// Returns whether what asks for this isolation can run there.
     pub fn can_isolate(&self, isolation: Isolation) -> bool {
         isolation.is_none() || self.walls.iter().any(|wall| wall == isolation.word())
+    }
+
+    pub fn has(&self, feature: Feature) -> bool {
+        self.features.iter().any(|known| known == feature.word())
+    }
+}
+
+/// Something that a specification may say, and that builds from before it pass over as if it were
+/// not said. Where that does harm, it is only asked for once all members know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// A specification with an end in it is that of an application which is not there.
+    KeptApplications,
+}
+
+impl Feature {
+    pub const ALL: [Feature; 1] = [Feature::KeptApplications];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Feature::KeptApplications => "kept-applications",
+        }
+    }
+
+    /// Returns the words of all that this build knows.
+    pub fn words() -> Vec<String> {
+        Feature::ALL.map(|feature| feature.word().to_owned()).into()
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use cluster::roster;
-use model::node::NodeInfo;
+use model::node::{Feature, NodeInfo};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
 use model::{Isolation, NodeId, TypedKey};
@@ -41,6 +41,7 @@ pub async fn announce(
         http: config.http.to_string(),
         roles,
         walls,
+        features: Feature::words(),
         unknown: Unknown::new(),
     };
     let key = TypedKey::NodeInfo(node.clone()).key();

@@ -1,12 +1,18 @@
 //! An application that was destroyed by mistake comes back with its files, on any node; one that is
 //! destroyed for good leaves nothing on any of them.
 
-use crate::fixtures::cluster::{await_loads, cluster};
+use std::path::Path;
+
+use crate::fixtures::cluster::{await_loads, cluster, id_of};
+use crate::node::Node;
 use crate::outside::Site;
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
 const NAME: &str = "blog";
+const DOMAIN: &str = "blog.test";
+/// The option that sets the node's clock eight days ahead.
+const A_WEEK_LATER: &str = "--clock-off=691200";
 /// A server that keeps what it is told, and says it.
 const SERVER: &str = r#"
 import os
@@ -34,29 +40,60 @@ fn await_text(site: &Site, text: &str) {
     });
 }
 
-#[test]
-fn what_was_destroyed_comes_back_with_its_files_or_leaves_nothing() {
-    let [one, two] = cluster([&[], &[]]);
-    await_loads(&[&one, &two]);
-    let project = one.path("project");
+/// Waits until the router of a node knows no such host any more.
+fn await_unknown(site: &Site) {
+    wait_for("nothing to be there", STATE_DEADLINE, || match site.try_get("/") {
+        Ok(answer) if answer.status == 404 => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
+fn await_kept(node: &Node, is_kept: bool) {
+    wait_for(&format!("it to be kept: {is_kept}"), STATE_DEADLINE, || {
+        let outcome = node.run(&["apps", "--destroyed"]).succeeded();
+        if outcome.stdout.contains(NAME) == is_kept { Ok(()) } else { Err(outcome.stdout) }
+    });
+}
+
+fn await_nothing_left(node: &Node) {
+    let directory = node.data().join("apps").join(NAME);
+    wait_until("nothing of it to be left", || !directory.exists());
+}
+
+fn by_domain(node: &Node) -> Site {
+    Site { host: DOMAIN.into(), port: node.http_port }
+}
+
+fn write_project(project: &Path) {
     let files = [
         ("Procfile", "web: python3 app.py\n"),
         ("app.py", SERVER),
         ("cortex.toml", "persist = [\"kept/\"]\n"),
     ];
-    of_files(&project, &files);
-    let site = one.push(&project, NAME);
+    of_files(project, &files);
+}
+
+#[test]
+fn what_was_destroyed_comes_back_with_its_files_or_leaves_nothing() {
+    let [one, mut two] = cluster([&[], &[]]);
+    await_loads(&[&one, &two]);
+    let project = one.path("project");
+    write_project(&project);
+    one.push(&project, NAME);
     one.cortex(&["config", "set", "GREETING=hello", "-a", NAME]);
-    site.get("/keep/precious").assert_ok("precious hello");
+    one.cortex(&["domains", "add", DOMAIN, "-a", NAME]);
+    // Its files are on the node that is to be away later.
+    one.cortex(&["pin", NAME, &id_of(&two)]);
+    let kept = two.data().join("apps").join(NAME).join("persist/kept");
+    wait_until("its files to be there", || kept.is_dir());
+    await_text(&by_domain(&two), "nothing hello");
+    by_domain(&one).get("/keep/precious").assert_ok("precious hello");
 
     let destroyed = one.run(&["apps", "destroy", NAME]).succeeded();
     destroyed.saying(&["kept until", "cortex apps restore blog"]);
-    wait_until("it to be gone", || site.try_get("/").is_err());
     for node in [&one, &two] {
-        wait_for("all nodes to know of it", STATE_DEADLINE, || {
-            let kept = node.cortex(&["apps", "--destroyed"]);
-            if kept.contains(NAME) { Ok(()) } else { Err(kept) }
-        });
+        await_unknown(&by_domain(node));
+        await_kept(node, true);
         let apps = node.cortex(&["apps"]);
         assert!(!apps.contains(NAME), "{apps}");
     }
@@ -64,24 +101,60 @@ fn what_was_destroyed_comes_back_with_its_files_or_leaves_nothing() {
     one.run(&["push", path, "-a", NAME]).refused().saying(&["is kept until", "apps restore"]);
     one.run(&["undo", "-a", NAME]).refused().saying(&["destroyed", "apps restore blog"]);
 
+    // A node that starts meanwhile leaves it as it is.
+    two.kill_nine();
+    two.up();
+    await_kept(&two, true);
+    await_unknown(&by_domain(&two));
+    assert_eq!(std::fs::read_to_string(kept.join("word")).expect("its file"), "precious");
+
     two.run(&["apps", "restore", NAME]).succeeded().saying(&["It is started as it was"]);
-    await_text(&site, "precious hello");
+    for node in [&one, &two] {
+        await_text(&by_domain(node), "precious hello");
+        await_kept(node, false);
+    }
     let releases = two.cortex(&["releases", "-a", NAME]);
     assert!(releases.contains("set GREETING"), "{releases}");
 
-    // Now for good.
+    // Now for good, while the node is away that has its files.
     one.run(&["apps", "destroy", NAME, "--now"]).refused().saying(&["--confirm blog"]);
     one.run(&["apps", "destroy", NAME, "--now", "--confirm", "shop"]).refused();
-    await_text(&site, "precious hello");
-    two.run(&["apps", "destroy", NAME, "--now", "--confirm", NAME]).succeeded();
+    await_text(&by_domain(&one), "precious hello");
+    one.run(&["apps", "destroy", NAME]).succeeded();
+    await_kept(&two, true);
+    two.kill_nine();
+    one.run(&["apps", "destroy", NAME, "--now", "--confirm", NAME]).succeeded();
+    await_nothing_left(&one);
+    assert!(kept.join("word").exists());
+    two.up();
+    await_nothing_left(&two);
     for node in [&one, &two] {
-        let directory = node.data().join("apps").join(NAME);
-        wait_until("nothing of it to be left", || !directory.exists());
-        wait_for("nobody to keep it", STATE_DEADLINE, || {
-            let kept = node.run(&["apps", "--destroyed"]).succeeded();
-            if kept.stdout.contains(NAME) { Err(kept.stdout) } else { Ok(()) }
-        });
+        await_kept(node, false);
     }
     one.run(&["apps", "restore", NAME]).refused().saying(&["no application"]);
-    one.push_as_it_is(&project, NAME).succeeded().site().get("/").assert_ok("nothing None");
+    let anew = one.push_as_it_is(&project, NAME).succeeded().site();
+    anew.get("/").assert_ok("nothing None");
+}
+
+#[test]
+fn after_seven_days_nothing_of_it_is_left() {
+    let mut node = Node::start();
+    let project = node.path("project");
+    write_project(&project);
+    let site = node.push(&project, NAME);
+    site.get("/keep/precious").assert_ok("precious None");
+    node.cortex(&["apps", "destroy", NAME]);
+    let kept = node.data().join("apps").join(NAME).join("persist/kept/word");
+    node.down();
+    node.up();
+    await_kept(&node, true);
+    assert!(kept.exists());
+    node.down();
+    let mut up = node.up_command();
+    up.arg(A_WEEK_LATER);
+    node.up_by(up);
+    await_kept(&node, false);
+    await_nothing_left(&node);
+    let keys = node.cortex(&["store", "ls", "app"]);
+    assert!(!keys.contains(NAME), "{keys}");
 }

@@ -16,7 +16,7 @@ pub struct MaintenanceShown {
 }
 
 /// An application that was destroyed and can be brought back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeptRow {
     pub name: String,
     pub destroyed_at: String,
@@ -26,7 +26,7 @@ pub struct KeptRow {
 }
 
 /// One that was brought back.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Restored {
     #[serde(flatten)]
     pub row: crate::ApplicationRow,

@@ -8,8 +8,10 @@ use axum::{Extension, Json};
 use model::application::{Destruction, KeptEnd};
 use model::certificate::CertificateOwner;
 use model::key::prefixes_of;
+use model::node::Feature;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, Timestamp, TypedKey};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use store::{Submission, Submitted};
 
@@ -17,7 +19,7 @@ use super::caller::Caller;
 use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, certificates, domains, ports, team_limits};
+use super::{Api, Shared, certificates, domains, nodes, ports, team_limits};
 use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
@@ -139,7 +141,7 @@ pub async fn show(
 }
 
 /// The way in which an application is destroyed.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct DestroyQuery {
     /// Whether nothing of it is kept, its files included.
     #[serde(default)]
@@ -161,6 +163,9 @@ pub async fn destroy(
     let until = {
         let _changing = api.changes.lock().await;
         let mut app = records::require(&*api.store, &app).await?;
+        let harm = format!("would go on running '{name}'");
+        let instead = format!("or keep nothing: `cortex apps destroy {name} --now`");
+        nodes::check_all_know(&api, Feature::KeptApplications, &harm, &instead).await?;
         let (at, until) = (api.now(), api.now().after(KEPT));
         app.spec.end = Some(KeptEnd { at, until, by: caller.name() });
         records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;

@@ -42,9 +42,9 @@ pub async fn list(
 /// that one's.
 pub async fn restore(
     State(api): State<Shared>,
-    Path(name): Path<String>,
+    Path(app): Path<String>,
 ) -> Result<Json<Restored>, Problem> {
-    let name: ApplicationName = name.parse()?;
+    let name: ApplicationName = app.parse()?;
     let _changing = api.changes.lock().await;
     let Some((mut spec, _)) = records::kept(&*api.store, &name).await? else {
         return Err(match records::require(&*api.store, name.as_str()).await {
@@ -54,14 +54,28 @@ pub async fn restore(
         });
     };
     spec.end = None;
-    let mut app = ApplicationRecords::new(name.clone(), spec.created_at);
-    let wanted = std::mem::take(&mut spec.domains);
-    app.spec = spec;
-    let mut notes = Vec::new();
-    let mut had = Vec::new();
-    for domain in wanted {
-        let claimed = domains::claim(&api, &app, std::slice::from_ref(&domain), true).await;
-        match claimed {
+    // It comes anew to whoever has its domains and ports, so it claims them without its release.
+    let mut coming = ApplicationRecords::new(name.clone(), spec.created_at);
+    coming.spec = spec;
+    let mut notes = claim_domains(&api, &mut coming).await?;
+    if let Some(port) = coming.spec.port
+        && let Err(problem) = ports::check_http(&api, &coming, Some(port)).await
+    {
+        coming.spec.port = ports::allot(&api, &name, None, &[]).await?;
+        let port = coming.spec.port.unwrap_or_default();
+        notes.push(format!("at port {port} now: {}", problem.detail()));
+    }
+    let app = records::with_spec(&*api.store, &name, coming.spec).await?;
+    team_limits::check_scale(&api, access_core::TeamUse::default(), &app).await?;
+    records::write(&*api.store, TypedKey::Spec(name), &app.spec).await?;
+    Ok(Json(Restored { row: app.row(&api), notes }))
+}
+
+/// Takes back those of its domains that are free; returns what is to be said of the others.
+async fn claim_domains(api: &Api, app: &mut ApplicationRecords) -> Result<Vec<String>, Problem> {
+    let (mut had, mut notes) = (Vec::new(), Vec::new());
+    for domain in std::mem::take(&mut app.spec.domains) {
+        match domains::claim(api, app, std::slice::from_ref(&domain), true).await {
             Ok((domains, said)) => {
                 had.extend(domains);
                 notes.extend(said);
@@ -70,15 +84,7 @@ pub async fn restore(
         }
     }
     app.spec.domains = had;
-    if let Err(problem) = ports::check_http(&api, &app, app.spec.port).await {
-        app.spec.port = ports::allot(&api, &name, None, &[]).await?;
-        let port = app.spec.port.unwrap_or_default();
-        notes.push(format!("at port {port} now: {}", problem.detail()));
-    }
-    team_limits::check_scale(&api, access_core::TeamUse::default(), &app).await?;
-    records::write(&*api.store, TypedKey::Spec(name.clone()), &app.spec).await?;
-    let app = records::require(&*api.store, name.as_str()).await?;
-    Ok(Json(Restored { row: app.row(&api), notes }))
+    Ok(notes)
 }
 
 /// Removes what is kept no longer, for as long as the API is there.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::Json;
 use axum::extract::{Path, State};
 use model::application::Holder;
-use model::node::{Drained, Member, NodeAddress, NodeInfo, NodeLoad};
+use model::node::{Drained, Feature, Member, NodeAddress, NodeInfo, NodeLoad};
 use model::role::Role;
 use model::{
     ApplicationName, ApplicationSpec, Claim, Isolation, Key, NodeId, Prefix, Timestamp, TypedKey,
@@ -313,6 +313,29 @@ impl ClusterView {
         let measured = records.load.as_ref().map(|load| load.measured_at);
         self.seen.get(id).copied().into_iter().chain(said).chain(measured).max()
     }
+}
+
+/// Refuses what members would pass over whose builds are from before it: `harm` says what would come
+/// of that, and `instead` what else can be done.
+pub(super) async fn check_all_know(
+    api: &Api,
+    feature: Feature,
+    harm: &str,
+    instead: &str,
+) -> Result<(), Problem> {
+    let cluster = ClusterView::read(api).await?;
+    let knows = |id: &NodeId| {
+        let info = cluster.nodes.get(id).and_then(|records| records.info.as_ref());
+        cluster.is_here(id) || info.is_some_and(|info| info.has(feature))
+    };
+    let older: Vec<String> =
+        cluster.all().filter(|id| !knows(id)).map(|id| cluster.called(id)).collect();
+    if older.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("node {} is of an older build, and {harm}", older.join(", node "));
+    let hint = format!("`cortex upgrade` it, or `cortex nodes remove` it if it is gone; {instead}");
+    Err(Problem::conflict("older_nodes", detail).hint(hint))
 }
 
 /// Returns the node that sees to a rollout that is asked for here; it needs an agent, and has to be

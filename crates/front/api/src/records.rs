@@ -161,16 +161,17 @@ pub async fn find(
     if is_over(store, name, &spec).await? {
         return Ok(None);
     }
-    let mut app = ApplicationRecords {
-        name: name.clone(),
-        spec,
-        rollout: None,
-        releases: Vec::new(),
-        outcomes: BTreeMap::new(),
-        claims: Vec::new(),
-        holder: None,
-        walls: None,
-    };
+    Ok(Some(with_spec(store, name, spec).await?))
+}
+
+/// Returns all records of the application that this specification is of.
+pub async fn with_spec(
+    store: &dyn Store,
+    name: &ApplicationName,
+    spec: ApplicationSpec,
+) -> Result<ApplicationRecords, Problem> {
+    let mut app = ApplicationRecords::new(name.clone(), spec.created_at);
+    app.spec = spec;
     for entry in store.prefix(&application_prefix(name)).await? {
         match TypedKey::parse(&entry.key) {
             Some(TypedKey::Rollout(_)) => app.rollout = readable(&entry.key, Some(&entry.value)),
@@ -197,7 +198,7 @@ pub async fn find(
     if let Some(isolation) = isolation.filter(|isolation| !isolation.is_none()) {
         app.walls = Some(able_to_isolate(store, isolation).await?);
     }
-    Ok(Some(app))
+    Ok(app)
 }
 
 async fn able_to_isolate(

@@ -8,7 +8,7 @@ use std::path::Path;
 use acme_core::{Event, Facts, Means, can_have, wanted, without_brought};
 use instant_acme::LetsEncrypt;
 use model::acme::{AcmeOrder, AcmeSettings, PublicAddresses};
-use model::certificate::{AcmeAccount, CertificateSource};
+use model::certificate::{AcmeAccount, CertificateOwner, CertificateSource};
 use model::{
     ApplicationName, ApplicationSpec, Certificate, CertificateName, Key, NodeId, PlatformAddress,
     Rollout, Timestamp, TypedKey,
@@ -36,8 +36,8 @@ pub struct View {
     members: BTreeSet<NodeId>,
     /// The members that the orders were told of.
     shown: Option<BTreeSet<NodeId>>,
-    /// The ends of certificates that people brought.
-    brought: BTreeMap<CertificateName, Timestamp>,
+    /// The ends of certificates that people brought, and for which application.
+    brought: BTreeMap<CertificateName, (Timestamp, Option<CertificateOwner>)>,
     /// The ends of those that were issued, and who issued them.
     issued: BTreeMap<CertificateName, (Timestamp, String, Facts)>,
     orders: BTreeMap<CertificateName, Timestamp>,
@@ -139,7 +139,8 @@ impl View {
                 Some(Facts { id: facts.id.filter(|_| same), ..facts })
             }
             CertificateSource::Uploaded => {
-                self.brought.insert(name.clone(), certificate.not_after);
+                let brought = (certificate.not_after, certificate.owner);
+                self.brought.insert(name.clone(), brought);
                 None
             }
             CertificateSource::Cluster | CertificateSource::Other => None,
@@ -180,8 +181,20 @@ impl View {
         let mut names = wanted(serving.map(|(_, spec)| spec), addresses, public);
         let own = self.platform.as_ref().map(|own| CertificateName::Domain(own.name.clone()));
         names.extend(own.filter(|own| can_have(own, public)));
-        without_brought(&mut names, &self.brought, now);
+        let served = self.brought.iter().filter(|(name, (_, owner))| self.serves(name, owner));
+        let served = served.map(|(name, (expires, _))| (name.clone(), *expires)).collect();
+        without_brought(&mut names, &served, now);
         names
+    }
+
+    /// Returns whether what was brought for a name is shown to clients: it is, while the
+    /// application that it was brought for has that domain.
+    fn serves(&self, name: &CertificateName, owner: &Option<CertificateOwner>) -> bool {
+        let (Some(owner), Some(domain)) = (owner, name.domain()) else { return true };
+        self.specs.get(&owner.application).is_some_and(|spec| {
+            let has_domain = spec.domains.iter().any(|one| one == domain.as_str());
+            has_domain && spec.created_at == owner.created_at
+        })
     }
 
     fn means(&self, https: bool) -> Option<Means> {
@@ -212,5 +225,51 @@ fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     match value {
         Some(value) => drop(map.insert(key, value)),
         None => drop(map.remove(&key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::application::KeptEnd;
+    use model::record::{self, RECORD_VERSION, Unknown};
+
+    use super::*;
+
+    const DOMAIN: &str = "blog.example.org";
+    const MADE: Timestamp = Timestamp(1);
+
+    fn note_spec(view: &mut View, name: &str, domains: &[&str], end: Option<KeptEnd>) {
+        let domains = domains.iter().map(ToString::to_string).collect();
+        let spec = ApplicationSpec { domains, end, ..ApplicationSpec::new(MADE) };
+        let key = TypedKey::Spec(name.parse().unwrap()).key();
+        view.note(&key, Some(&Value::Inline(record::encode(&spec).into())));
+    }
+
+    #[test]
+    fn a_certificate_that_was_brought_for_another_application_keeps_none_from_being_ordered() {
+        let name = CertificateName::Domain(DOMAIN.parse().unwrap());
+        let owner = CertificateOwner { application: "blog".parse().unwrap(), created_at: MADE };
+        let settings = AcmeSettings {
+            v: RECORD_VERSION,
+            directory: "https://localhost/directory".into(),
+            contact: None,
+            roots: None,
+            profile: None,
+            binding: None,
+            dns_hook: None,
+            agreed_at: MADE,
+            agreed_by: "test".into(),
+            unknown: Unknown::new(),
+        };
+        let mut view = View { settings: Some(settings), ..View::default() };
+        view.brought.insert(name.clone(), (Timestamp(100), Some(owner)));
+        view.serving = ["blog", "shop"].map(|name| name.parse().unwrap()).into();
+        note_spec(&mut view, "blog", &[DOMAIN], None);
+        assert!(view.wanted(Timestamp(2)).is_empty(), "its own is shown");
+        let end = KeptEnd { at: Timestamp(3), until: Timestamp(90), by: "ana".into() };
+        note_spec(&mut view, "blog", &[DOMAIN], Some(end));
+        assert!(view.wanted(Timestamp(4)).is_empty(), "nobody has the domain");
+        note_spec(&mut view, "shop", &[DOMAIN], None);
+        assert_eq!(view.wanted(Timestamp(5)), [name].into());
     }
 }

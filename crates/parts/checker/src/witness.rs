@@ -288,6 +288,7 @@ mod tests {
             http: String::new(),
             roles: roles.parse::<Roles>().unwrap(),
             walls: Vec::new(),
+            features: Vec::new(),
             unknown: Unknown::new(),
         };
         let value = Value::Inline(record::encode(&info).into());

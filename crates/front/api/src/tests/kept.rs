@@ -5,7 +5,9 @@ use std::time::Duration;
 use api_types::maintenance::{KeptRow, Restored};
 use api_types::people::UserRow;
 use api_types::{ApplicationRow, Configured, Destroyed, ReleaseRow};
-use model::{RolloutPhase, TypedKey};
+use model::node::{Feature, Member, NodeInfo};
+use model::record::{RECORD_VERSION, Unknown};
+use model::{NodeId, RolloutPhase, Timestamp, TypedKey};
 use serde_json::{Value, json};
 
 use super::super::{kept, records, shared};
@@ -22,6 +24,31 @@ impl Fixture {
 
     async fn kept(&self) -> Vec<KeptRow> {
         self.client.get("/v1/destroyed").await.unwrap()
+    }
+
+    /// Puts another node on the roster whose build knows this much.
+    pub async fn enter_node(&self, name: &str, features: Vec<String>) {
+        let (v, id): (u32, NodeId) = (RECORD_VERSION, name.parse().unwrap());
+        let unknown = Unknown::new();
+        let (joined_at, addresses) = (Timestamp(1), Vec::new());
+        let member =
+            Member { v, id: id.clone(), joined_at, addresses, pin: None, unknown: unknown.clone() };
+        records::write(&*self.store, TypedKey::Member(id.clone()), &member).await.unwrap();
+        let info = NodeInfo {
+            v,
+            hostname: name.into(),
+            version: "1".into(),
+            cores: 1,
+            memory_bytes: 1,
+            platform: String::new(),
+            started_at: Timestamp(1),
+            http: String::new(),
+            roles: Default::default(),
+            walls: Vec::new(),
+            features,
+            unknown,
+        };
+        records::write(&*self.store, TypedKey::NodeInfo(id), &info).await.unwrap();
     }
 }
 
@@ -122,4 +149,18 @@ async fn after_its_time_nothing_is_left() {
     let released = api.push("blog", PYTHON).await.unwrap();
     assert!(released.created && released.release == "v2", "{released:?}");
     assert!(!agent::remains::are_files_gone(&*api.store, &name).await.unwrap());
+}
+
+#[tokio::test]
+async fn nothing_is_kept_while_a_node_would_go_on_running_it() {
+    let api = Fixture::start().await;
+    api.deploy("blog", "one").await;
+    api.enter_node("n2", Vec::new()).await;
+    let refused = api.client.delete::<Value>("/v1/apps/blog").await.unwrap_err();
+    let said = format!("{refused:#}");
+    assert!(said.contains("node n2 (n2) is of an older build") && said.contains("--now"), "{said}");
+    assert_eq!(code(Err::<Value, _>(refused)), "older_nodes");
+    let _: ApplicationRow = api.client.get("/v1/apps/blog").await.unwrap();
+    api.enter_node("n2", Feature::words()).await;
+    assert!(api.destroy("blog").await.until.is_some());
 }
