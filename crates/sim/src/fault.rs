@@ -21,6 +21,8 @@ pub enum Fault {
     LostDrained,
     LostClaim,
     Destroyed,
+    Kept,
+    Restored,
     BadBuild,
     BadReleaseStep,
     ExitAtStart,
@@ -31,7 +33,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 23] = [
+    pub const ALL: [Fault; 25] = [
         Fault::Crash,
         Fault::CrashLoop,
         Fault::Hang,
@@ -48,6 +50,8 @@ impl Fault {
         Fault::LostDrained,
         Fault::LostClaim,
         Fault::Destroyed,
+        Fault::Kept,
+        Fault::Restored,
         Fault::BadBuild,
         Fault::BadReleaseStep,
         Fault::ExitAtStart,

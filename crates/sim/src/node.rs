@@ -100,6 +100,7 @@ impl World {
             self.checker(checker_core::Event::Written(instance, verdict));
         }
         let mut names: BTreeSet<ApplicationName> = self.records.specs.keys().cloned().collect();
+        names.extend(self.records.kept.keys().cloned());
         names.extend(self.processes.keys().map(|id| id.instance.application.clone()));
         names.extend(self.records.claims.keys().map(|id| id.application.clone()));
         for name in names {
@@ -121,7 +122,7 @@ impl World {
         }
         let agent = Agent { machine, life, tick: None, wanted: BTreeMap::new() };
         node.agents.insert(name.clone(), agent);
-        let mut events = vec![Event::Spec(self.records.specs.get(name).cloned())];
+        let mut events = vec![Event::Spec(self.records.spec(name))];
         for ((owner, id), release) in &self.records.releases {
             if owner == name {
                 events.push(Event::Release(id.clone(), Some(release.clone())));

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 #[derive(Debug, Default)]
 pub struct Records {
     pub specs: BTreeMap<ApplicationName, ApplicationSpec>,
+    /// The specifications of those that were destroyed and are kept, with their end.
+    pub kept: BTreeMap<ApplicationName, ApplicationSpec>,
     pub releases: BTreeMap<(ApplicationName, ReleaseId), Release>,
     pub rollouts: BTreeMap<ApplicationName, Rollout>,
     pub claims: BTreeMap<InstanceId, Claim>,
@@ -28,6 +30,11 @@ pub enum Notice {
 }
 
 impl Records {
+    /// Returns what is stored as the specification of that name.
+    pub fn spec(&self, name: &ApplicationName) -> Option<ApplicationSpec> {
+        self.specs.get(name).or(self.kept.get(name)).cloned()
+    }
+
     pub fn claims_of<'a>(
         &'a self,
         name: &'a ApplicationName,

@@ -1,7 +1,9 @@
 //! The users: they push, scale, restart, roll back, destroy; by a script or at random.
 
+use std::time::Duration;
+
 use agent_core::application::{TakeBackProgress, taken_back};
-use model::application::{Limits, ProcessSpec, RolloutMode, Settings};
+use model::application::{KeptEnd, Limits, ProcessSpec, RolloutMode, Settings};
 use model::record::Unknown;
 use model::release::{ProcessRecipe, Recipe, Step};
 use model::value::ContentHash;
@@ -17,6 +19,8 @@ const BUSY_MS: u64 = 8 * 60_000;
 const CALM_MS: u64 = 8 * 60_000;
 const REST_MS: u64 = 10 * 60_000;
 
+/// The time for which what was destroyed is kept: for ever, as histories go.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 const START_TIMEOUT_MS: u64 = 10_000;
 const STOP_GRACE_MS: u64 = 5_000;
 
@@ -147,8 +151,33 @@ impl World {
         self.change_spec(name, |spec| spec.restart += 1);
     }
 
+    /// Destroys it like a command that keeps it, so that it can be brought back.
+    pub fn keep(&mut self, name: &ApplicationName) {
+        let Some(mut spec) = self.records.specs.remove(name) else { return };
+        self.tell(|| "destroy, and keep".into());
+        self.count(Fault::Kept);
+        self.disturbed_at = self.now;
+        let at = self.timestamp();
+        spec.end = Some(KeptEnd { at, until: at.after(KEPT), by: "ann".into() });
+        self.records.kept.insert(name.clone(), stored(&spec));
+        self.served.remove(name);
+        self.notify(Notice::Spec(name.clone()));
+    }
+
+    pub fn restore(&mut self, name: &ApplicationName) {
+        let Some(mut spec) = self.records.kept.remove(name) else { return };
+        self.tell(|| "restore".into());
+        self.count(Fault::Restored);
+        self.disturbed_at = self.now;
+        spec.end = None;
+        self.records.specs.insert(name.clone(), spec);
+        self.asked(name);
+        self.notify(Notice::Spec(name.clone()));
+    }
+
     pub fn destroy(&mut self, name: &ApplicationName) {
-        if self.records.specs.remove(name).is_none() {
+        let kept = self.records.kept.remove(name);
+        if self.records.specs.remove(name).or(kept).is_none() {
             return;
         }
         self.tell(|| "destroy".into());
@@ -222,7 +251,8 @@ impl World {
                 self.scale(name, process, u32::try_from(count).unwrap_or(1));
             }
             55..70 => self.restart(name),
-            70..73 => self.destroy(name),
+            70..72 => self.keep(name),
+            72..73 => self.destroy(name),
             73..85 => {
                 let down = self.random.between(100, 30_000);
                 self.node_crash(down);
@@ -253,7 +283,12 @@ pub fn live(world: &mut World) {
         };
         world.run_until(world.now + wait);
         let name = &names[usize::from(world.random.chance(30))];
-        if !world.records.specs.contains_key(name) {
+        if world.records.kept.contains_key(name) {
+            match world.random.chance(70) {
+                true => world.restore(name),
+                false => world.destroy(name),
+            }
+        } else if !world.records.specs.contains_key(name) {
             let push = world.random_push();
             world.push(name, &push);
         } else {
@@ -272,6 +307,7 @@ pub fn live(world: &mut World) {
     };
     let mut last = Vec::new();
     for name in names {
+        world.restore(&name);
         let id = world.push(&name, &push);
         last.push((name, id));
     }

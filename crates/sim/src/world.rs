@@ -386,7 +386,7 @@ impl World {
             Notice::Claim(instance) | Notice::Verdict(instance) => instance.application.clone(),
         };
         let event = match notice {
-            Notice::Spec(name) => Event::Spec(self.records.specs.get(name).cloned()),
+            Notice::Spec(name) => Event::Spec(self.records.spec(name)),
             Notice::Release(name, id) => {
                 let release = self.records.releases.get(&(name.clone(), id.clone()));
                 Event::Release(id.clone(), release.cloned())

@@ -317,10 +317,9 @@ impl RoutingRecords {
         match key {
             TypedKey::Spec(_) => {
                 let spec: Option<ApplicationSpec> = read(value)?;
-                let spec = spec.and_then(ApplicationSpec::unless_ended);
                 // What comes late of an application that was destroyed replaces nothing.
                 if !spec.as_ref().is_some_and(&ended) {
-                    self.spec = spec;
+                    self.spec = spec.and_then(ApplicationSpec::unless_ended);
                 }
             }
             TypedKey::Destroyed(..) => self.spec = self.spec.take().filter(|spec| !ended(spec)),

@@ -151,7 +151,7 @@ fn after_seven_days_nothing_of_it_is_left() {
     assert!(kept.exists());
     node.down();
     let mut up = node.up_command();
-    up.arg(A_WEEK_LATER);
+    up.args(["--fail-points", A_WEEK_LATER]);
     node.up_by(up);
     await_kept(&node, false);
     await_nothing_left(&node);

@@ -315,8 +315,8 @@ impl ClusterView {
     }
 }
 
-/// Refuses what members would pass over whose builds are from before it: `harm` says what would come
-/// of that, and `instead` what else can be done.
+/// Refuses what members would pass over whose builds are from before it: `harm` says what would
+/// come of that, and `instead` what else can be done.
 pub(super) async fn check_all_know(
     api: &Api,
     feature: Feature,

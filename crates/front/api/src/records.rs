@@ -134,7 +134,11 @@ pub async fn kept(
     name: &ApplicationName,
 ) -> Result<Option<(ApplicationSpec, KeptEnd)>, Problem> {
     let spec: Option<ApplicationSpec> = read(store, TypedKey::Spec(name.clone())).await?;
-    Ok(spec.and_then(|spec| spec.end.clone().map(|end| (spec, end))))
+    let Some(spec) = spec else { return Ok(None) };
+    match spec.end.clone() {
+        Some(end) if !is_over(store, name, &spec).await? => Ok(Some((spec, end))),
+        _ => Ok(None),
+    }
 }
 
 /// Returns the names of all applications that were destroyed and can be brought back.

@@ -307,8 +307,8 @@ impl Actors {
     }
 }
 
-/// Returns whether an application is wanted that has this specification. One that cannot be read is:
-/// what runs goes on.
+/// Returns whether an application is wanted that has this specification. One that cannot be read
+/// is: what runs goes on.
 async fn is_wanted(store: &dyn Store, key: &Key) -> anyhow::Result<bool> {
     let Some(entry) = store.lookup(key).await? else { return Ok(false) };
     let spec: Option<ApplicationSpec> = readable(key, Some(&entry.value));

@@ -29,8 +29,8 @@ pub async fn destroyed(
     Ok(created_at.collect())
 }
 
-/// Returns whether the files that applications of this name kept are to go: none of them is there any
-/// more, or will be.
+/// Returns whether the files that applications of this name kept are to go: none of them is there
+/// any more, or will be.
 pub async fn are_files_gone(store: &dyn Store, name: &ApplicationName) -> anyhow::Result<bool> {
     if store.lookup(&TypedKey::Spec(name.clone()).key()).await?.is_some() {
         return Ok(false);

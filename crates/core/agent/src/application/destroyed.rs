@@ -43,19 +43,26 @@ impl Application {
         let holder = self.elsewhere.holder.take();
         self.elsewhere.holder = holder.filter(|holder| !self.is_of_destroyed(holder));
         if self.spec.as_ref().is_some_and(|spec| spec.created_at == created_at) {
-            self.ends.overwritten = None;
             // The rollout that was heard of may be that of the application to be heard of next.
-            let heard = self.heard.take();
-            self.spec_changed(now, None);
-            (self.rollout, self.heard) = (heard.clone(), heard);
+            self.ended_meanwhile(now);
         }
     }
 
+    /// Takes the application for absent, but for the rollout that was heard of.
+    fn ended_meanwhile(&mut self, now: Timestamp) {
+        self.ends.overwritten = None;
+        let heard = self.heard.take();
+        self.spec_changed(now, None);
+        (self.rollout, self.heard) = (heard.clone(), heard);
+    }
+
     pub(super) fn spec_heard(&mut self, now: Timestamp, spec: Option<ApplicationSpec>) {
-        if spec.as_ref().is_some_and(|spec| spec.end.is_some()) {
-            // Its end is in its own record, so that nothing was overwritten.
-            self.ends.overwritten = None;
-            return self.spec_changed(now, None);
+        let is_kept = |spec: &ApplicationSpec| {
+            spec.end.is_some() && !self.ends.destroyed.contains(&spec.created_at)
+        };
+        if spec.as_ref().is_some_and(is_kept) {
+            // It may be brought back before all of it has stopped, and goes on by its rollout then.
+            return self.ended_meanwhile(now);
         }
         let stored = match &spec {
             Some(spec) if self.ends.destroyed.contains(&spec.created_at) => Some(Stored::Another),

@@ -1,6 +1,6 @@
 //! Tests of what records make of an application, as the router sees it.
 
-use model::application::Settings;
+use model::application::{KeptEnd, Settings};
 use model::release::ProcessRecipe;
 use model::value::ContentHash;
 use model::{Incarnation, Recipe, Timestamp};
@@ -285,6 +285,26 @@ fn a_specification_that_comes_late_of_a_destroyed_application_changes_nothing() 
     world.0.apply(&TypedKey::Destroyed(name(), first).key(), None);
     world.put(TypedKey::Spec(name()), &late);
     assert_eq!(domains(&world), Some(2));
+}
+
+#[test]
+fn one_that_is_kept_after_its_end_is_not_there() {
+    let (first, second) = (Timestamp(1), Timestamp(2));
+    let kept = |created_at| {
+        let end = KeptEnd { at: second, until: second, by: "ana".into() };
+        ApplicationSpec { end: Some(end), ..ApplicationSpec::new(created_at) }
+    };
+    let mut world = World::new();
+    world.put(TypedKey::Spec(name()), &ApplicationSpec::new(first));
+    world.put(TypedKey::Spec(name()), &kept(first));
+    assert!(world.0.describe(&name()).is_none());
+    world.put(TypedKey::Spec(name()), &ApplicationSpec::new(first));
+    assert!(world.0.describe(&name()).is_some(), "it was brought back");
+    // What comes late of one that was destroyed for good does not end the one made anew.
+    world.put(TypedKey::Destroyed(name(), first), &());
+    world.put(TypedKey::Spec(name()), &ApplicationSpec::new(second));
+    world.put(TypedKey::Spec(name()), &kept(first));
+    assert!(world.0.describe(&name()).is_some());
 }
 
 #[test]

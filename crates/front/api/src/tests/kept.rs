@@ -5,6 +5,7 @@ use std::time::Duration;
 use api_types::maintenance::{KeptRow, Restored};
 use api_types::people::UserRow;
 use api_types::{ApplicationRow, Configured, Destroyed, ReleaseRow};
+use client::ClientError;
 use model::node::{Feature, Member, NodeInfo};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{NodeId, RolloutPhase, Timestamp, TypedKey};
@@ -158,7 +159,9 @@ async fn nothing_is_kept_while_a_node_would_go_on_running_it() {
     api.enter_node("n2", Vec::new()).await;
     let refused = api.client.delete::<Value>("/v1/apps/blog").await.unwrap_err();
     let said = format!("{refused:#}");
-    assert!(said.contains("node n2 (n2) is of an older build") && said.contains("--now"), "{said}");
+    assert!(said.contains("node n2 (n2) is of an older build"), "{said}");
+    let hint = refused.downcast_ref::<ClientError>().and_then(ClientError::hint);
+    assert!(hint.is_some_and(|hint| hint.contains("--now")), "{hint:?}");
     assert_eq!(code(Err::<Value, _>(refused)), "older_nodes");
     let _: ApplicationRow = api.client.get("/v1/apps/blog").await.unwrap();
     api.enter_node("n2", Feature::words()).await;

@@ -113,3 +113,35 @@ fn an_end_that_is_forgotten_counts_no_longer() {
     asked(&mut machine, [release(1, Some(FIRST)), serves(1, FIRST), spec(FIRST)]);
     assert_eq!(machine.serving(), Some(&id(1)));
 }
+
+/// Returns the specification of one that was destroyed and is kept.
+fn kept(created_at: Timestamp) -> Event {
+    let end = model::application::KeptEnd { at: NOW, until: NOW, by: "ana".into() };
+    Event::Spec(Some(ApplicationSpec { end: Some(end), ..ApplicationSpec::new(created_at) }))
+}
+
+#[test]
+fn one_that_is_kept_counts_as_absent_and_comes_back_as_it_was() {
+    let mut machine = established();
+    let serving = machine.serving().cloned();
+    assert_eq!(asked(&mut machine, [kept(FIRST)]), [Effect::AllStopped]);
+    assert_eq!(machine.serving(), None);
+    let effects = asked(&mut machine, [spec(FIRST)]);
+    assert_eq!(machine.serving(), serving.as_ref());
+    assert_eq!(written(&effects), []);
+}
+
+#[test]
+fn one_that_is_kept_is_not_written_again_by_those_that_knew_it_before() {
+    let mut machine = anew();
+    let effects = asked(&mut machine, [kept(SECOND)]);
+    assert_eq!((machine.serving(), written(&effects)), (None, vec![]));
+}
+
+#[test]
+fn what_comes_late_of_one_that_was_kept_and_then_destroyed_replaces_nothing() {
+    let mut machine = anew();
+    let effects = asked(&mut machine, [kept(FIRST)]);
+    assert_eq!(machine.serving(), Some(&id(2)));
+    assert_eq!(written(&effects), [SECOND]);
+}
