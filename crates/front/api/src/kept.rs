@@ -6,7 +6,7 @@ use std::time::Duration;
 use access_core::{Decision, Right};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use model::{ApplicationName, TypedKey};
+use model::{ApplicationName, PortId, TypedKey};
 
 use super::caller::Caller;
 use super::problem::Problem;
@@ -54,18 +54,9 @@ pub async fn restore(
         });
     };
     spec.end = None;
-    // It comes anew to whoever has its domains and ports, so it claims them without its release.
-    let mut coming = ApplicationRecords::new(name.clone(), spec.created_at);
-    coming.spec = spec;
-    let mut notes = claim_domains(&api, &mut coming).await?;
-    if let Some(port) = coming.spec.port
-        && let Err(problem) = ports::check_http(&api, &coming, Some(port)).await
-    {
-        coming.spec.port = ports::allot(&api, &name, None, &[]).await?;
-        let port = coming.spec.port.unwrap_or_default();
-        notes.push(format!("at port {port} now: {}", problem.detail()));
-    }
-    let app = records::with_spec(&*api.store, &name, coming.spec).await?;
+    let mut app = records::with_spec(&*api.store, &name, spec).await?;
+    let mut notes = claim_domains(&api, &mut app).await?;
+    notes.extend(claim_ports(&api, &mut app).await?);
     team_limits::check_scale(&api, access_core::TeamUse::default(), &app).await?;
     records::write(&*api.store, TypedKey::Spec(name), &app.spec).await?;
     Ok(Json(Restored { row: app.row(&api), notes }))
@@ -73,9 +64,12 @@ pub async fn restore(
 
 /// Takes back those of its domains that are free; returns what is to be said of the others.
 async fn claim_domains(api: &Api, app: &mut ApplicationRecords) -> Result<Vec<String>, Problem> {
+    // It comes anew to whoever has them meanwhile, so that it claims them as if nothing served.
+    let mut coming = ApplicationRecords::new(app.name.clone(), app.spec.created_at);
+    coming.spec = app.spec.clone();
     let (mut had, mut notes) = (Vec::new(), Vec::new());
     for domain in std::mem::take(&mut app.spec.domains) {
-        match domains::claim(api, app, std::slice::from_ref(&domain), true).await {
+        match domains::claim(api, &coming, std::slice::from_ref(&domain), true).await {
             Ok((domains, said)) => {
                 had.extend(domains);
                 notes.extend(said);
@@ -85,6 +79,28 @@ async fn claim_domains(api: &Api, app: &mut ApplicationRecords) -> Result<Vec<St
     }
     app.spec.domains = had;
     Ok(notes)
+}
+
+/// Gives it another port for HTTP where its own is another application's meanwhile; returns what is
+/// to be said of that. Its other ports are its clients' as well, and cannot be others.
+async fn claim_ports(api: &Api, app: &mut ApplicationRecords) -> Result<Vec<String>, Problem> {
+    let release = app.serving();
+    let http = app.spec.port_with(release.map(|release| &release.settings)).map(PortId::tcp);
+    let services = release.into_iter().flat_map(|release| &release.recipe.ports);
+    for id in services.map(|port| port.id) {
+        if let Some(owner) = ports::owner_of(api, &app.name, id).await? {
+            let detail = format!("its port {id} belongs to the application '{owner}' by now");
+            return Err(Problem::conflict("port_taken", detail)
+                .hint(format!("have '{owner}' use another one, or destroy it, and try again")));
+        }
+    }
+    let Some(id) = http else { return Ok(Vec::new()) };
+    let Some(owner) = ports::owner_of(api, &app.name, id).await? else { return Ok(Vec::new()) };
+    let port = ports::allot(api, &app.name, None, &[]).await?;
+    // What is chosen goes before what the release says.
+    (app.spec.port, app.spec.port_chosen) = (port, true);
+    let now = port.map_or("none".into(), |port| port.to_string());
+    Ok(vec![format!("its port is {now} now: {id} belongs to the application '{owner}'")])
 }
 
 /// Removes what is kept no longer, for as long as the API is there.

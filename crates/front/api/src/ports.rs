@@ -180,6 +180,17 @@ async fn taken(
     Ok(taken)
 }
 
+/// Returns the other application that has this port; whether a program of the machine has it is for
+/// routers to find out.
+pub async fn owner_of(
+    api: &Api,
+    asking: &ApplicationName,
+    id: PortId,
+) -> Result<Option<ApplicationName>, Problem> {
+    let owner = taken(api, asking).await?.remove(&id);
+    Ok(owner.filter(|one| one.owner != *asking && one.holds).map(|one| one.owner))
+}
+
 /// Returns all ports of this application.
 pub async fn of_one(
     api: &Api,

@@ -136,7 +136,7 @@ fn check_confirmed(name: &str, said: Option<&str>) -> anyhow::Result<()> {
         Some(said) => said.to_owned(),
         None if std::io::stdin().is_terminal() => {
             output::say(&format!("Everything of {name} will be lost, with the files it stored."));
-            output::begin("Type its name to go on:");
+            output::say("Type its name to go on:");
             let mut line = String::new();
             std::io::stdin().read_line(&mut line)?;
             line

@@ -34,7 +34,10 @@ impl Fixture {
         let (joined_at, addresses) = (Timestamp(1), Vec::new());
         let member =
             Member { v, id: id.clone(), joined_at, addresses, pin: None, unknown: unknown.clone() };
-        records::write(&*self.store, TypedKey::Member(id.clone()), &member).await.unwrap();
+        let key = TypedKey::Member(id.clone());
+        if self.store.lookup(&key.key()).await.unwrap().is_none() {
+            records::write(&*self.store, key, &member).await.unwrap();
+        }
         let info = NodeInfo {
             v,
             hostname: name.into(),
@@ -64,7 +67,8 @@ async fn what_was_destroyed_is_gone_and_comes_back_whole() {
     let _: Value = api.client.post("/v1/apps/blog/domains", &add).await.unwrap();
     let user = json!({ "name": "ana", "grant": { "role": "owner" } });
     let _: UserRow = api.client.post("/v1/users", &user).await.unwrap();
-    let before = api.keys().await;
+    let row: ApplicationRow = api.client.get("/v1/apps/blog").await.unwrap();
+    let (port, before) = (row.port.unwrap(), api.keys().await);
     let gone = api.destroy("blog").await;
     assert!(gone.stopped && gone.until.is_some());
     assert_eq!(api.keys().await, before, "all of it is kept");
@@ -84,10 +88,14 @@ async fn what_was_destroyed_is_gone_and_comes_back_whole() {
     api.deploy("shop", "one").await;
     let add = json!({ "add": ["a.test"] });
     let _: Value = api.client.post("/v1/apps/shop/domains", &add).await.unwrap();
+    let take = json!({ "port": port });
+    let _: Value = api.client.post("/v1/apps/shop/port", &take).await.unwrap();
 
     let restored = api.restore("blog").await.unwrap();
     let notes = restored.notes.join("; ");
     assert!(notes.contains("without a.test"), "{notes}");
+    assert!(notes.contains(&format!("{port}/tcp belongs to the application 'shop'")), "{notes}");
+    assert!(restored.row.port.is_some_and(|now| now != port));
     assert_eq!(restored.row.release.as_deref(), Some("v2"));
     let variables: Value = api.client.get("/v1/apps/blog/config").await.unwrap();
     assert_eq!(variables, json!({ "A": "1" }));
@@ -161,7 +169,7 @@ async fn nothing_is_kept_while_a_node_would_go_on_running_it() {
     let said = format!("{refused:#}");
     assert!(said.contains("node n2 (n2) is of an older build"), "{said}");
     let hint = refused.downcast_ref::<ClientError>().and_then(ClientError::hint);
-    assert!(hint.is_some_and(|hint| hint.contains("--now")), "{hint:?}");
+    assert!(hint.as_ref().is_some_and(|hint| hint.contains("--now")), "{hint:?}");
     assert_eq!(code(Err::<Value, _>(refused)), "older_nodes");
     let _: ApplicationRow = api.client.get("/v1/apps/blog").await.unwrap();
     api.enter_node("n2", Feature::words()).await;
