@@ -50,6 +50,12 @@ pub struct ApplicationSpec {
     /// The time since which it is closed for maintenance; `None` if clients may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<Timestamp>,
+    /// The password that its clients are asked for; `None` if everybody may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<Password>,
+    /// The one from before the last change, so that this can be taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_before: Option<Password>,
     /// Its end, if it was destroyed: it counts as absent then, and all that is stored of it is kept
     /// for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +79,8 @@ impl ApplicationSpec {
             persist: Vec::new(),
             restart: 0,
             maintenance: None,
+            password: None,
+            password_before: None,
             end: None,
             unknown: Unknown::new(),
         }
@@ -114,6 +122,16 @@ impl ApplicationSpec {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// What is kept of a password: PBKDF2 with HMAC-SHA256 of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Password {
+    pub since: Timestamp,
+    /// The salt and the hash in base64.
+    pub salt: String,
+    pub hash: String,
+    pub rounds: u32,
 }
 
 /// The end of an application that can be brought back.

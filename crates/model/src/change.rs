@@ -100,6 +100,11 @@ pub enum ChangePart {
         before: Option<Timestamp>,
         after: Option<Timestamp>,
     },
+    /// The times at which the passwords were set that clients are asked for; `None` if none is.
+    Password {
+        before: Option<Timestamp>,
+        after: Option<Timestamp>,
+    },
     /// The role that a user has on the application; `None` if none.
     Role {
         user: UserName,
@@ -151,6 +156,9 @@ impl ChangePart {
             ChangePart::Port { before, after } => ChangePart::Port { before: after, after: before },
             ChangePart::Maintenance { before, after } => {
                 ChangePart::Maintenance { before: after, after: before }
+            }
+            ChangePart::Password { before, after } => {
+                ChangePart::Password { before: after, after: before }
             }
             ChangePart::Role { user, before, after } => {
                 ChangePart::Role { user, before: after, after: before }

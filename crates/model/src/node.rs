@@ -84,14 +84,17 @@ impl NodeInfo {
 pub enum Feature {
     /// A specification with an end in it is that of an application which is not there.
     KeptApplications,
+    /// Clients are asked for the application's password.
+    Password,
 }
 
 impl Feature {
-    pub const ALL: [Feature; 1] = [Feature::KeptApplications];
+    pub const ALL: [Feature; 2] = [Feature::KeptApplications, Feature::Password];
 
     pub fn word(self) -> &'static str {
         match self {
             Feature::KeptApplications => "kept-applications",
+            Feature::Password => "password",
         }
     }
 

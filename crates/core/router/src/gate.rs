@@ -1,14 +1,19 @@
-//! What stands between clients and an application that runs: it may be closed for maintenance.
-//! Decides for each request from the specification alone; routers ask on behalf of clients, never
-//! of other routers, which have asked already.
+//! What stands between clients and an application that runs: it may ask them for a password, and
+//! may be closed for maintenance. Decides for each request from the specification alone; routers
+//! ask on behalf of clients, never of other routers, which have asked already.
+
+use std::sync::Arc;
 
 use model::ApplicationSpec;
+use model::application::Password;
 
 /// The state of an application's gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
     /// Whether it is closed for maintenance.
     pub is_closed: bool,
+    /// The password that clients have to know, before they see whether it is closed.
+    pub password: Option<Arc<Password>>,
 }
 
 /// What becomes of a request at the gate.
@@ -21,18 +26,22 @@ pub enum Passage {
 
 impl Gate {
     pub fn of(spec: &ApplicationSpec) -> Gate {
-        Gate { is_closed: spec.maintenance.is_some() }
+        Gate {
+            is_closed: spec.maintenance.is_some(),
+            password: spec.password.clone().map(Arc::new),
+        }
     }
 
     /// Returns whether every request passes, so that nothing need be asked.
     pub fn is_open(&self) -> bool {
-        !self.is_closed
+        !self.is_closed && self.password.is_none()
     }
 
-    /// Decides about a request. Probes of others go on, by the path that the release names: what
-    /// watches an application is to see whether it is well, not whether it is closed.
+    /// Decides about a request that knows the password, if there is one. Probes of others go on, by
+    /// the path that the release names: what watches an application is to see whether it is well,
+    /// not whether it is closed.
     pub fn passage(&self, method: &str, target: &[u8], health_path: Option<&str>) -> Passage {
-        if self.is_open() {
+        if !self.is_closed {
             return Passage::Open;
         }
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
@@ -47,6 +56,16 @@ impl Gate {
 mod tests {
     use super::*;
     use model::Timestamp;
+
+    #[test]
+    fn a_password_keeps_requests_from_passing_unasked() {
+        let mut spec = ApplicationSpec::new(Timestamp(1));
+        let (salt, hash) = (String::new(), String::new());
+        spec.password = Some(Password { since: Timestamp(2), salt, hash, rounds: 1 });
+        let gate = Gate::of(&spec);
+        assert!(!gate.is_open() && !gate.is_closed);
+        assert_eq!(gate.passage("GET", b"/", None), Passage::Open, "it is not closed");
+    }
 
     #[test]
     fn an_application_that_is_closed_lets_probes_through_and_nothing_else() {

@@ -23,4 +23,5 @@ pub mod retry;
 pub mod routes;
 pub mod service_times;
 pub mod tally;
+pub mod wall;
 pub mod weights;

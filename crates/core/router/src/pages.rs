@@ -5,6 +5,9 @@ const RETRY_AFTER_SECONDS: u32 = 2;
 /// The same where people are at work.
 const MAINTENANCE_SECONDS: u32 = 60;
 
+/// The field that has browsers ask for a password (RFC 7617).
+const CHALLENGE: &[u8] = b"WWW-Authenticate: Basic realm=\"private\", charset=\"UTF-8\"\r\n";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     pub status: u16,
@@ -52,6 +55,14 @@ pub const MAINTENANCE: Page = Page {
     status: 503,
     reason: "maintenance",
     text: "This application is closed for maintenance. Please come back a little later.",
+    hint: "",
+};
+pub const PASSWORD: Page =
+    Page { status: 401, reason: "password", text: "This site asks for a password.", hint: "" };
+pub const TOO_MANY_GUESSES: Page = Page {
+    status: 429,
+    reason: "too-many-guesses",
+    text: "Too many wrong passwords came from your address. Please try again in a while.",
     hint: "",
 };
 pub const QUEUE_FULL: Page = Page {
@@ -167,6 +178,7 @@ pub fn phrase(status: u16) -> &'static str {
         304 => "Not Modified",
         308 => "Permanent Redirect",
         400 => "Bad Request",
+        401 => "Unauthorized",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
@@ -263,6 +275,9 @@ impl Page {
         );
         if let Some(location) = location {
             let _ = write!(out, "Location: {location}\r\n");
+        }
+        if *reason == PASSWORD.reason {
+            out.extend_from_slice(CHALLENGE);
         }
         if *reason == FILES_ONLY.reason {
             out.extend_from_slice(b"Allow: GET, HEAD\r\n");

@@ -45,6 +45,7 @@ mod old_disk;
 mod open_data;
 mod openapi;
 mod outside;
+mod password;
 mod people;
 mod pins;
 mod ports;

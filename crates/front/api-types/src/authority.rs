@@ -53,6 +53,9 @@ pub struct AuthorityShown {
 pub struct DomainsStatus {
     pub application: String,
     pub domains: Vec<DomainStatus>,
+    /// The time since which clients are asked for a password; `None` if everybody may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_since: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -64,6 +64,9 @@ pub struct ApplicationRow {
     /// The time since which it is closed for maintenance; `None` if clients may come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance_since: Option<String>,
+    /// The time since which clients are asked for a password; `None` if everybody may come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_since: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

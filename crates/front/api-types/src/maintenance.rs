@@ -1,5 +1,7 @@
-//! Applications that are closed for maintenance, and those that were destroyed, as they travel.
+//! Applications that are closed for maintenance, that ask for a password, and that were destroyed,
+//! as they travel.
 
+use model::certificate::SecretText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +14,21 @@ pub struct MaintenanceAsked {
 pub struct MaintenanceShown {
     pub application: String,
     /// The time since which it is closed; `None` if clients may come.
+    pub since: Option<String>,
+}
+
+/// The password that clients are to be asked for; `None` if everybody may come.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PasswordAsked {
+    #[schemars(with = "Option<String>")]
+    pub password: Option<SecretText>,
+}
+
+/// Whether clients are asked for a password.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PasswordShown {
+    pub application: String,
+    /// The time since which they are asked for this one; `None` if everybody may come.
     pub since: Option<String>,
 }
 

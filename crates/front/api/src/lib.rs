@@ -26,6 +26,7 @@ mod machine;
 mod maintenance;
 mod nodes;
 mod openapi;
+mod password;
 mod peer;
 mod persist;
 mod pin;
@@ -295,6 +296,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/apps/{app}/scale", Right::Scale, processes::scale)
         .get("/v1/apps/{app}/maintenance", Right::SeeApplication, maintenance::show)
         .post("/v1/apps/{app}/maintenance", Right::Maintain, maintenance::change)
+        .get("/v1/apps/{app}/password", Right::SeeApplication, password::show)
+        .post("/v1/apps/{app}/password", Right::Maintain, password::change)
         .post("/v1/apps/{app}/port", Right::ChooseAddresses, ports::change)
         .get("/v1/apps/{app}/domains", Right::SeeApplication, domains::list)
         .post("/v1/apps/{app}/domains", Right::ChooseAddresses, domains::change)

@@ -500,6 +500,7 @@ impl ApplicationRecords {
             url: self.url(&api.url_host()),
             created_at: rfc3339(self.spec.created_at),
             maintenance_since: self.spec.maintenance.map(rfc3339),
+            password_since: self.spec.password.as_ref().map(|password| rfc3339(password.since)),
         }
     }
 }

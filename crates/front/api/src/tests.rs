@@ -6,6 +6,7 @@ mod certificates;
 mod domains;
 pub mod fixture;
 mod kept;
+mod password;
 mod people;
 mod ports;
 mod refused;

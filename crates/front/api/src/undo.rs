@@ -21,7 +21,7 @@ use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords, ConfigVariables};
 use super::releases::{self, Draft};
-use super::{Api, Shared, domains, ports, rollback, team_limits, users};
+use super::{Api, Shared, domains, password, ports, rollback, team_limits, users};
 use api_types::undo::{ChangeRow, ChangesShown, UndoAsked, Undone};
 
 /// The most changes of one application that are listed and can be taken back; whoever wants to go
@@ -155,6 +155,13 @@ impl Prepared {
                 self.spec = true;
                 app.spec.maintenance = *before;
             }
+            ChangePart::Password { before, .. } => {
+                self.spec = true;
+                if before.is_some() {
+                    password::check_asked_everywhere(api, app).await?;
+                }
+                parts::put_password_back(&mut app.spec, *before);
+            }
             ChangePart::Role { user, before, .. } => {
                 let record = users::with_role(api, user, &scope(app), *before).await?;
                 self.users.push((user.clone(), record));
@@ -284,7 +291,7 @@ fn may(caller: &Caller, app: &ApplicationRecords, part: &ChangePart) -> bool {
         ChangePart::Release { .. } => Right::Push,
         ChangePart::Scale { .. } => Right::Scale,
         ChangePart::Domains { .. } | ChangePart::Port { .. } => Right::ChooseAddresses,
-        ChangePart::Maintenance { .. } => Right::Maintain,
+        ChangePart::Maintenance { .. } | ChangePart::Password { .. } => Right::Maintain,
         ChangePart::Role { .. } => return caller.may(Right::ManagePeople),
         ChangePart::Variables { .. } => Right::Configure,
         ChangePart::Persist { .. } => Right::KeepFiles,

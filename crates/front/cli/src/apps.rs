@@ -112,10 +112,9 @@ pub fn print(rows: &[ApplicationRow]) -> anyhow::Result<()> {
 
 /// Returns the state in words; one that is closed may run all the same.
 pub fn state(row: &ApplicationRow) -> String {
-    match &row.maintenance_since {
-        Some(_) => format!("{}, in maintenance", row.state),
-        None => row.state.clone(),
-    }
+    let closed = row.maintenance_since.as_ref().map(|_| ", in maintenance");
+    let asks = row.password_since.as_ref().map(|_| ", asks for a password");
+    format!("{}{}{}", row.state, closed.unwrap_or_default(), asks.unwrap_or_default())
 }
 
 async fn create(session: &Session, asked: CreateApplication, json: Json) -> anyhow::Result<()> {

@@ -88,6 +88,10 @@ async fn list(session: &Session, app: &App, json: Json) -> anyhow::Result<()> {
         let name = &shown.application;
         output::say(&format!("{name} has no domains beside {name}.localhost."));
     }
+    if shown.password_since.is_some() {
+        let name = &shown.application;
+        output::say(&format!("{name} asks for a password: `cortex password -a {name}`"));
+    }
     shown.domains.iter().try_for_each(print_status)
 }
 

@@ -31,6 +31,7 @@ mod metrics;
 mod nodes;
 mod open;
 mod output;
+mod password;
 mod persist;
 mod pin;
 mod proxy;
@@ -167,6 +168,8 @@ enum Command {
     Attach(attach::Attach),
     /// Close an application to its clients while its instances run on, or open it again
     Maintenance(maintenance::Maintenance),
+    /// Ask the clients of an application for a password, or for none again
+    Password(password::PasswordCommand),
     /// Replace all instances, one after another
     Restart(restart::Restart),
     /// List, set or unset an application's variables
@@ -434,6 +437,7 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Attach(command) => command.run(context).await,
         Command::Restart(command) => command.run(context).await,
         Command::Maintenance(command) => command.run(context).await,
+        Command::Password(command) => command.run(context).await,
         Command::Config(command) => command.run(context).await,
         Command::Domains(command) => command.run(context).await,
         Command::Certs(command) => command.run(context).await,

@@ -243,6 +243,7 @@ mod tests {
             url: None,
             created_at: String::new(),
             maintenance_since: None,
+            password_since: None,
         };
         let shown = lines("TestApp", &row).join("\n");
         let expected = "TestApp settings\n\nApplication type: rails\nPort: 8000\nInstances: 7\n\

@@ -16,6 +16,7 @@ use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::command::{COMMANDS_MAX, Command, DrainScope, Stop};
+use super::connection::wall::WallKeeper;
 use super::files::cache::Files;
 use super::queue::QueueLimits;
 use super::scope::Scope;
@@ -73,6 +74,7 @@ impl Alone {
             files: Arc::new(Files::new(tokio::runtime::Handle::current())),
             suspects,
             complaints: Mutex::default(),
+            walls: WallKeeper::new()?,
             control: Arc::new(Notify::new()),
             threads: senders,
             serials: AtomicU64::new(1),

@@ -7,6 +7,7 @@ mod patience;
 pub mod platform;
 mod routing;
 pub mod run;
+pub mod wall;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -70,6 +70,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 
 use self::command::{COMMANDS_MAX, Command, DrainScope, Stop};
+use self::connection::wall::WallKeeper;
 use self::files::cache::Files;
 use self::queue::QueueLimits;
 use self::records::SharedRecords;
@@ -175,6 +176,7 @@ pub fn start(
         files: Arc::new(Files::new(tokio::runtime::Handle::current())),
         suspects,
         complaints: Mutex::default(),
+        walls: WallKeeper::new()?,
         control,
         threads: senders,
         serials: AtomicU64::new(1),

@@ -15,6 +15,7 @@ use router_core::proxy_protocol::Senders;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::command::Command;
+use super::connection::wall::WallKeeper;
 use super::endpoint::Endpoint;
 use super::far::peer::FarPeer;
 use super::files::cache::Files;
@@ -82,6 +83,8 @@ pub struct Shared {
     pub files: Arc<Files>,
     pub suspects: mpsc::Sender<Suspicion>,
     pub complaints: Mutex<Complaints>,
+    /// What is known of the passwords that clients said.
+    pub walls: WallKeeper,
     /// Wakes the control task when a draining endpoint is empty.
     pub control: Arc<Notify>,
     pub threads: Vec<mpsc::Sender<Command>>,

@@ -23,4 +23,5 @@ mod serving;
 mod slow;
 pub(crate) mod tls;
 mod turning;
+mod walled;
 pub(crate) mod world;

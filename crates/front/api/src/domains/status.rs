@@ -49,7 +49,8 @@ pub async fn status(
     let domains: Vec<Result<DomainStatus, Problem>> =
         futures_util::stream::iter(looks).buffered(LOOKS_AT_ONCE).collect().await;
     let domains = domains.into_iter().collect::<Result<_, _>>()?;
-    Ok(Json(DomainsStatus { application: app.name.to_string(), domains }))
+    let password_since = app.spec.password.as_ref().map(|one| records::rfc3339(one.since));
+    Ok(Json(DomainsStatus { application: app.name.to_string(), domains, password_since }))
 }
 
 /// What all domains have in common.

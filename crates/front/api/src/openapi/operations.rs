@@ -122,6 +122,8 @@ pub const OPERATIONS: &[Operation] = &[
     op("POST /v1/apps/{app}/pin", "pinApplication", "Moves an application and its files to a node"),
     op("GET /v1/apps/{app}/maintenance", "showMaintenance", "Shows whether an application is closed for maintenance"),
     op("POST /v1/apps/{app}/maintenance", "changeMaintenance", "Closes or opens an application"),
+    op("GET /v1/apps/{app}/password", "showPassword", "Shows whether clients of an application are asked for a password"),
+    op("POST /v1/apps/{app}/password", "changePassword", "Sets the password that clients are asked for, or takes it away").refuses(&[409]),
     op("GET /v1/apps/{app}/changes", "listChanges", "Lists the changes of an application that can be taken back"),
     op("POST /v1/apps/{app}/undo", "undo", "Takes a change of an application back").refuses(&[409]),
     op("POST /v1/apps/{app}/restart", "restartApplication", "Restarts an application"),

@@ -140,6 +140,21 @@ fn standing(part: &ChangePart, state: &StateNow) -> Result<(), Obstacle> {
                 None => "it is open now".into(),
             })
         }
+        ChangePart::Password { before, after } => {
+            let now = parts::password(state.spec);
+            compare((before, after, &now), || match now {
+                Some(_) => "it asks for another password now".into(),
+                None => "it asks for no password now".into(),
+            })?;
+            match parts::put_password_back(&mut state.spec.clone(), *before) {
+                true => Ok(()),
+                false => Err(Obstacle::Final(
+                    "of passwords only the last one from before is kept: `cortex password set` sets \
+                     one"
+                    .into(),
+                )),
+            }
+        }
         ChangePart::Role { user, before, after } => {
             let now = state.roles.get(user).copied();
             compare((before, after, &now), || match now {

@@ -29,6 +29,9 @@ pub fn of_part(part: &ChangePart) -> String {
         },
         ChangePart::Maintenance { after: Some(_), .. } => "closed for maintenance".into(),
         ChangePart::Maintenance { after: None, .. } => "open again after maintenance".into(),
+        ChangePart::Password { after: None, .. } => "asks for no password".into(),
+        ChangePart::Password { before: None, .. } => "asks for a password".into(),
+        ChangePart::Password { .. } => "asks for another password".into(),
         ChangePart::Role { user, before: None, after: Some(role) } => {
             format!("{user} is {}", a(*role))
         }

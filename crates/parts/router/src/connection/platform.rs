@@ -145,15 +145,21 @@ impl Connection {
         out: &mut Vec<u8>,
         started: Instant,
     ) -> Option<Option<After>> {
-        let (target, health) = (&buffer.filled()[head.target.clone()], &application.health_path);
-        match application.gate.passage(head.method, target, health.as_deref()) {
-            Passage::Open => return None,
-            Passage::Closed => {}
-        }
-        let page = pages::MAINTENANCE;
+        let page = match self.at_wall(application, &buffer.filled()[..head.length], out).await {
+            Some(page) => page,
+            None => {
+                let target = &buffer.filled()[head.target.clone()];
+                let health = application.health_path.as_deref();
+                match application.gate.passage(head.method, target, health) {
+                    Passage::Open => return None,
+                    Passage::Closed => pages::MAINTENANCE,
+                }
+            }
+        };
+        let own = application.closed_page.as_deref().filter(|_| page == pages::MAINTENANCE);
         self.record_own(application, head, page.status, 0, started, Instant::now());
         let (keep_alive, _) = self.own_answer(head, buffer);
-        page.write_own(application.closed_page.as_deref(), out, head.is_head(), keep_alive);
+        page.write_own(own, out, head.is_head(), keep_alive);
         if write_all(&self.stream, out, WRITE_TIME_MAX).await.is_err() {
             return Some(None);
         }

@@ -17,8 +17,9 @@ use crate::stream::write_paced;
 use crate::wire::Wire;
 use router_core::pages::phrase;
 
-/// A year, after which RFC 9111 has nothing more to say.
-const FOR_EVER: &str = "public, max-age=31536000, immutable";
+/// A year, after which RFC 9111 has nothing more to say. Not `public`: what was asked for with a
+/// password is nothing for a cache that others use (section 3.5).
+const FOR_EVER: &str = "max-age=31536000, immutable";
 /// The file is asked for again each time, and answered with 304: so a new release is seen at once.
 const ASK_AGAIN: &str = "no-cache";
 

@@ -120,7 +120,7 @@ async fn names_with_a_hash_last_and_others_are_asked_for_again() {
     .await;
     let lasting = site.get("/assets/app-3f2a9c1b.js", "Accept-Encoding: br\r\n").await;
     assert_eq!(field(&lasting, "Content-Encoding"), Some("br"));
-    let ever = "public, max-age=31536000, immutable";
+    let ever = "max-age=31536000, immutable";
     assert_eq!(field(&lasting, "Cache-Control"), Some(ever));
     let page = site.get("/", "").await;
     assert_eq!((field(&page, "Cache-Control"), &*page.text()), (Some("no-cache"), "html"));
