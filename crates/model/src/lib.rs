@@ -31,6 +31,7 @@ pub mod secrets;
 pub mod time;
 pub mod upgrade;
 pub mod value;
+pub mod wall;
 
 pub use application::{ApplicationSpec, ProcessSpec};
 pub use build::BuildId;
@@ -43,7 +44,8 @@ pub use instance::{Claim, Incarnation, InstanceState};
 pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;
 pub use port::PortId;
-pub use release::{Isolation, IsolationDefault, Recipe, Release};
+pub use release::{Recipe, Release};
 pub use rollout::{Fate, Outcome, Rollout, RolloutPhase};
 pub use time::Timestamp;
 pub use value::ValueRef;
+pub use wall::{Egress, Isolation, IsolationDefault, Wall, Walls};

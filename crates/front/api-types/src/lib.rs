@@ -86,7 +86,7 @@ pub struct ApplicationShown {
     /// The node that has its persistent files.
     #[serde(default)]
     pub holder: Option<String>,
-    /// The isolation of the running release: `none` or `standard`.
+    /// The isolation of the running release: `none`, `landlock`, `standard` or `full`.
     #[serde(default)]
     pub isolation: Option<String>,
     pub notes: Vec<String>,

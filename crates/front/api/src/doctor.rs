@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
+use model::Wall;
 use model::role::Role;
 use rustix::process::{Resource, getrlimit};
 
@@ -145,11 +146,11 @@ fn own_addresses(api: &Api) -> Vec<SocketAddr> {
 /// Tries whether a wall can be built; that matters most where the platform wants them.
 async fn walls(api: &Api) -> Option<Check> {
     api.agent.as_ref()?;
-    let Some(why) = isolation::obstacle(api).await else {
+    let Some(why) = isolation::obstacle(api, Wall::Standard).await else {
         return Some(ok("isolation", "walls around applications can be built"));
     };
     let wanted = isolation::of_platform(api).await.is_ok_and(|(default, _)| !default.is_none());
-    let remedy = shim::sandbox::attempt::remedy();
+    let remedy = shim::sandbox::attempt::remedy(Wall::Standard);
     let advice = format!("run {remedy}, then restart the node");
     Some(if wanted { fail("isolation", why, &advice) } else { warn("isolation", why, &advice) })
 }

@@ -5,6 +5,7 @@
 //! or of the node's configuration.
 
 pub mod message;
+pub mod network;
 pub mod record;
 pub mod spec;
 
@@ -15,6 +16,7 @@ mod descriptors;
 mod hold;
 pub mod log;
 mod output;
+mod relay;
 mod running;
 pub mod sandbox;
 mod session;
@@ -36,9 +38,12 @@ pub const DETACH: &str = "__shim-detach";
 /// The only argument of what becomes the application's process, as everything else comes through
 /// standard input.
 const EXEC: &str = "__exec";
-/// The only argument of a process that tries whether a wall can be built, and of the one within.
+/// The first argument of a process that tries whether a wall can be built, and of the one within.
+/// The word for the wall follows.
 const TRY_WALL: &str = "__try-wall";
 const TRY_WITHIN: &str = "__try-within";
+/// The only argument of the process between a network of its own and the machine's.
+const RELAY: &str = "__relay";
 
 /// The running binary, even where its file was removed meanwhile.
 const OWN_BINARY: &str = "/proc/self/exe";
@@ -53,8 +58,9 @@ pub fn dispatch() -> Option<ExitCode> {
         DETACH => detach(arguments.collect()),
         HOLDER => shim(arguments.collect()),
         EXEC => child::become_program(),
-        TRY_WALL => sandbox::attempt::outside(),
-        TRY_WITHIN => sandbox::attempt::within(),
+        TRY_WALL => sandbox::attempt::outside(&arguments.next()?),
+        TRY_WITHIN => sandbox::attempt::within(&arguments.next()?),
+        RELAY => relay::become_relay(),
         _ => return None,
     };
     Some(match result {

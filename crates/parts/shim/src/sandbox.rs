@@ -15,8 +15,12 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use crate::network::Network;
+
 pub use init::{Ending, become_init, ending};
-pub use namespaces::{give_up_privileges, make_namespaces};
+pub use namespaces::{
+    enter_network, give_up_privileges, make_process_namespace, make_user_namespace, unshare,
+};
 
 /// The maximum number of processes and threads behind one wall: several times what a large Java
 /// server has, and a small part of what a machine has.
@@ -34,6 +38,9 @@ pub struct Sandbox {
     pub temporary: PathBuf,
     /// The TCP ports that it may listen at, beside those that the kernel chooses.
     pub ports: Vec<u16>,
+    /// The network of its own; `None` if it is in the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
 }
 
 /// Builds the wall around the calling process and all that it starts. The process is the first one

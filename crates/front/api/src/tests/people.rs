@@ -380,7 +380,7 @@ async fn who_is_no_owner_runs_nothing_without_a_wall() {
         client.post("/v1/isolation", &json!({ "default": default })).await
     };
     assert_eq!(code(set(&ana, "none").await), "no_right");
-    assert_eq!(code(set(&api.client, "full").await), "no_isolation");
+    assert_eq!(code(set(&api.client, "some").await), "no_isolation");
     assert_eq!(set(&api.client, "none").await.unwrap()["set"], "none");
     push(&ana, of(&none)).await.unwrap();
     let auto = set(&api.client, "auto").await.unwrap();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use model::{ApplicationName, Isolation, Release};
+use shim::network::{Network, Service};
 use shim::sandbox::Sandbox;
 
 use super::Preparer;
@@ -14,19 +15,25 @@ const BESIDE_PROGRAMS: &[&str] = &["lib", "lib64", "libexec", "include"];
 /// The directory of rustup, whose programs start what lies in another one beside it.
 const RUSTUP: (&str, &str) = (".cargo", ".rustup");
 
+/// The ports that a process listens at, and whether it may reach the network as the node does.
+#[derive(Default)]
+pub(super) struct Reach {
+    pub tcp: Vec<u16>,
+    pub udp: Vec<u16>,
+    pub builds: bool,
+}
+
 impl Preparer {
     /// Returns the wall that a release asks for; `chosen` are the directories of the interpreters
-    /// that were chosen for it, and `ports` the TCP ports to listen at.
+    /// that were chosen for it.
     pub(super) fn sandbox(
         &self,
         application: &ApplicationName,
         release: &Release,
         chosen: &[String],
-        ports: Vec<u16>,
+        reach: Reach,
     ) -> Option<Sandbox> {
-        if release.recipe.isolation == Isolation::None {
-            return None;
-        }
+        release.recipe.wall()?;
         let (layout, build) = (&self.layout, release.build_id());
         let temporary = layout.temporary(application);
         // Links of the node's own, to interpreters that are there anyway or beside them.
@@ -50,8 +57,20 @@ impl Preparer {
                 temporary.clone(),
             ],
             temporary,
-            ports,
+            ports: reach.tcp.clone(),
+            network: self.own_network(release.recipe.isolation, reach),
         })
+    }
+
+    /// Returns the network of a process that has one of its own. A build fetches what it needs, so
+    /// it is in the machine's.
+    fn own_network(&self, isolation: Isolation, reach: Reach) -> Option<Network> {
+        if isolation != Isolation::Full || reach.builds {
+            return None;
+        }
+        let service = |at| Service { within: at, at };
+        let services = self.bus.into_iter().map(service).collect();
+        Some(Network { tcp: reach.tcp, udp: reach.udp, services })
     }
 }
 

@@ -19,9 +19,12 @@ pub fn restrict(sandbox: &Sandbox) -> anyhow::Result<()> {
     let all = AccessFs::from_all(NEWEST);
     // The kernel chooses a free port for 0, so nobody is kept out by that.
     let ports = sandbox.ports.iter().copied().chain([0]);
-    Ruleset::default()
-        .handle_access(all)?
-        .handle_access(AccessNet::BindTcp)?
+    let mut rules = Ruleset::default().handle_access(all)?;
+    if sandbox.network.is_none() {
+        rules = rules.handle_access(AccessNet::BindTcp)?;
+    }
+    let ports = ports.filter(|_| sandbox.network.is_none());
+    rules
         .scope(Scope::AbstractUnixSocket | Scope::Signal)?
         .create()?
         .add_rules(path_beneath_rules(["/"], AccessFs::from_read(NEWEST)))?

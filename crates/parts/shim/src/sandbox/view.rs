@@ -24,22 +24,14 @@ const OLD: &str = "/old";
 const NEW: &str = "/new";
 /// What belongs to the system below the root, here and on other distributions. Where it is a link,
 /// as `/bin` is, the link is there.
-const SYSTEM: &[&str] = &[
-    "bin",
-    "sbin",
-    "lib",
-    "lib32",
-    "lib64",
-    "libx32",
-    "usr",
-    "etc",
-    "opt",
-    "nix",
-    "gnu",
-    "sys",
-    "var/lib",
-    "var/cache",
-];
+const SYSTEM: &[&str] =
+    &["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "sys"];
+/// The same beside those, where the network is the machine's ...
+const SYSTEM_WIDE: &[&str] = &["nix", "gnu", "var/lib", "var/cache"];
+/// ... and the part of it that holds no sockets of services, for a network of its own: whoever can
+/// connect to one has somebody outside who works for him.
+const SYSTEM_NARROW: &[&str] =
+    &["nix/store", "gnu/store", "var/lib/gems", "var/lib/ghc", "var/lib/ca-certificates-java"];
 /// The settings of name resolution; `/etc/resolv.conf` is a link to one of them.
 const RESOLVERS: &[&str] = &["run/systemd/resolve", "run/resolvconf", "run/NetworkManager"];
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
@@ -77,7 +69,11 @@ pub fn build(sandbox: &Sandbox) -> anyhow::Result<()> {
 }
 
 fn fill(sandbox: &Sandbox) -> anyhow::Result<()> {
-    for name in SYSTEM.iter().chain(RESOLVERS) {
+    let also: [&[&str]; 2] = match sandbox.network {
+        None => [SYSTEM_WIDE, RESOLVERS],
+        Some(_) => [SYSTEM_NARROW, &[]],
+    };
+    for name in SYSTEM.iter().chain(also.into_iter().flatten()) {
         let (from, to) = (Path::new(OLD).join(name), Path::new(NEW).join(name));
         match fs::symlink_metadata(&from) {
             Ok(metadata) if metadata.is_symlink() => symlink(fs::read_link(&from)?, &to)?,

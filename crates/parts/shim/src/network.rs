@@ -1,0 +1,27 @@
+//! The description of a network of its own behind a wall: loopback, and what is passed on between
+//! it and the machine.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What is passed on between the machine's network and one that has nothing but loopback.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The ports of loopback at which the machine reaches what listens at the same ports within.
+    #[serde(default)]
+    pub tcp: Vec<u16>,
+    #[serde(default)]
+    pub udp: Vec<u16>,
+    /// The services of the machine that are there within.
+    #[serde(default)]
+    pub services: Vec<Service>,
+}
+
+/// A service of the machine that takes TCP connections from within.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// The address on the inner loopback.
+    pub within: SocketAddr,
+    pub at: SocketAddr,
+}
