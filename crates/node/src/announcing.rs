@@ -48,9 +48,6 @@ pub async fn announce(
     agreement::keep(&store, config, node, clock).await
 }
 
-/// The walls that are tried.
-const WALLS: &[Wall] = &[Wall::Standard, Wall::Full];
-
 /// Returns the walls that this machine can build, by trying.
 async fn walls() -> anyhow::Result<Vec<String>> {
     let attempt = |wall| shim::sandbox::attempt::run(Path::new("/proc/self/exe"), wall);
@@ -62,7 +59,10 @@ async fn walls() -> anyhow::Result<Vec<String>> {
             }
             tried.is_ok()
         };
-        Walls::from_iter(WALLS.iter().copied().filter(able)).words()
+        // Where one of these cannot be built, the next cannot.
+        let walls = [Wall::Standard, Wall::Full, Wall::FullEgress];
+        let built = walls.into_iter().take_while(able);
+        Walls::from_iter([Wall::Landlock].into_iter().filter(able).chain(built)).words()
     };
     Ok(runtime::task::spawn_blocking(try_all).await?)
 }

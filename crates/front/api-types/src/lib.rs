@@ -388,6 +388,10 @@ pub struct NodeRow {
     pub instances: u32,
     pub ready: u32,
     pub version: Option<String>,
+    /// The walls around applications that it can build: `landlock`, `standard`, `full` and
+    /// `full-egress`.
+    #[serde(default)]
+    pub walls: Vec<String>,
     pub joined_at: Option<String>,
     pub last_seen: Option<String>,
     pub drained_since: Option<String>,

@@ -71,6 +71,18 @@ pub async fn obstacle(api: &Api, wall: Wall) -> Option<String> {
     agent.launcher.try_wall(wall).await.err().map(|error| format!("{error:#}"))
 }
 
+/// Returns whether an application asks for this wall.
+pub async fn is_asked_for(api: &Api, wall: Wall) -> bool {
+    for name in records::names(&*api.store).await.unwrap_or_default() {
+        let app = records::find(&*api.store, &name).await.ok().flatten();
+        let release = app.as_ref().and_then(|app| app.serving().or(app.current()));
+        if release.and_then(|release| release.recipe.wall()) == Some(wall) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Returns the applications that run without a wall, in order.
 pub async fn without(api: &Api) -> Result<Vec<String>, Problem> {
     let mut names = Vec::new();

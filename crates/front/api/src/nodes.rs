@@ -276,6 +276,7 @@ impl ClusterView {
             instances: records.running * up,
             ready: records.ready * up,
             version: info.map(|info| info.version.clone()),
+            walls: info.map(|info| info.walls.clone()).unwrap_or_default(),
             joined_at: records.member.as_ref().map(|member| records::rfc3339(member.joined_at)),
             last_seen: self.last_seen(id, records).map(records::rfc3339),
             drained_since: records.drained.as_ref().map(|since| records::rfc3339(since.since)),

@@ -26,7 +26,7 @@ use agent_core::application::{IncarnationId, StepFailure};
 use anyhow::Context;
 use model::port::Transport;
 use model::value::ContentHash;
-use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
+use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey, Wall};
 use recipe_core::frameworks::shell_word;
 
 use super::launcher::Launcher;
@@ -356,7 +356,11 @@ impl Preparer {
         let directory = self.directory(application, release);
         let chosen = self.runtime_path(application, release, &directory).await?;
         let environment = self.environment(application, release, &chosen).await?;
-        Ok((environment, self.sandbox(application, release, &chosen, reach)))
+        let closed = match release.recipe.wall() {
+            Some(Wall::FullEgress) => Some(self.members().await?),
+            _ => None,
+        };
+        Ok((environment, self.sandbox(application, release, &chosen, reach, closed)))
     }
 
     async fn unpack(

@@ -92,7 +92,8 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
         None => (None, writer.try_clone()?, writer),
     };
     let (mut report, mut reporter, mut relay) = (None, None, None);
-    if let Some(sandbox) = &spec.sandbox {
+    let namespaces = spec.sandbox.as_ref().filter(|sandbox| !sandbox.landlock_alone);
+    if let Some(sandbox) = namespaces {
         sandbox::make_user_namespace()?;
         // It is to be in the machine's namespace of processes, where nobody within can name it.
         relay = sandbox.network.as_ref().map(relay::start).transpose()?;
@@ -258,7 +259,8 @@ fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Descriptors)> {
     let relay = link.zip(network.and_then(|_| fds.pop()));
     let relay = relay.map(|(link, namespace)| Within { namespace, link });
     anyhow::ensure!(network.is_some() == relay.is_some(), "its network did not come along");
-    let report = program.sandbox.as_ref().and_then(|_| fds.pop());
+    let namespaces = program.sandbox.as_ref().filter(|sandbox| !sandbox.landlock_alone);
+    let report = namespaces.and_then(|_| fds.pop());
     Ok((program, Descriptors { stdin: fds.pop(), report, relay }))
 }
 

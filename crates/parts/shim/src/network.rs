@@ -1,7 +1,7 @@
 //! The description of a network of its own behind a wall: loopback, and what is passed on between
 //! it and the machine.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,17 @@ pub struct Network {
     /// The services of the machine that are there within.
     #[serde(default)]
     pub services: Vec<Service>,
+    /// The way out; `None` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<WayOut>,
+}
+
+/// The way to the internet, and to the machine's resolver of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayOut {
+    /// Addresses that are closed beside those of the machine and of private networks.
+    #[serde(default)]
+    pub closed: Vec<IpAddr>,
 }
 
 /// A service of the machine that takes TCP connections from within.

@@ -7,9 +7,11 @@
 mod flows;
 mod inside;
 mod pair;
+mod routes;
 mod sockets;
 mod turn;
 mod watch;
+pub mod way_out;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -116,7 +118,10 @@ fn prepare(link: &UnixStream) -> anyhow::Result<(turn::Turn, OwnedFd)> {
     BufReader::new(link.take(limit)).read_line(&mut line)?;
     let network: Network = serde_json::from_str(&line)?;
     allow_descriptors();
-    let inside = inside::make(&network)?;
+    let mut inside = inside::make(&network)?;
+    if network.egress.is_some() {
+        inside.way_out = Some(way_out::open(&inside.path)?);
+    }
     give_up_privileges()?;
     let namespace = inside.namespace.try_clone()?;
     Ok((turn::Turn::new(&network, inside)?, namespace))

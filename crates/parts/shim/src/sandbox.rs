@@ -38,6 +38,10 @@ pub struct Sandbox {
     pub temporary: PathBuf,
     /// The TCP ports that it may listen at, beside those that the kernel chooses.
     pub ports: Vec<u16>,
+    /// Whether Landlock and the filter of calls are all of it: nothing is hidden then but what may
+    /// not be opened.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub landlock_alone: bool,
     /// The network of its own; `None` if it is in the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
@@ -48,10 +52,16 @@ pub struct Sandbox {
 pub fn enter(sandbox: &Sandbox) -> anyhow::Result<()> {
     // What is behind the wall ends with its shim: nobody else would end it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    view::build(sandbox).context("its view of the file system cannot be made")?;
+    if !sandbox.landlock_alone {
+        view::build(sandbox).context("its view of the file system cannot be made")?;
+    }
     limit_resources()?;
-    give_up_privileges()?;
-    rules::restrict(sandbox).context("Landlock cannot be set up")?;
+    if sandbox.landlock_alone {
+        rules::restrict_alone(sandbox).context("Landlock cannot be set up")?;
+    } else {
+        give_up_privileges()?;
+        rules::restrict(sandbox).context("Landlock cannot be set up")?;
+    }
     calls::restrict().context("system calls cannot be restricted")
 }
 

@@ -1,10 +1,16 @@
 //! What an application sees of its machine from behind its wall.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use model::{ApplicationName, Isolation, Release};
-use shim::network::{Network, Service};
+use model::acme::PublicAddresses;
+use model::node::NodeAddress;
+use model::{ApplicationName, Isolation, Key, Prefix, Release, TypedKey};
+use shim::network::{Network, Service, WayOut};
 use shim::sandbox::Sandbox;
+use store::lookup_record;
 
 use super::Preparer;
 
@@ -12,6 +18,10 @@ use super::Preparer;
 const PROGRAMS: &str = "bin";
 /// The directories beside `bin` in which its programs keep what they need.
 const BESIDE_PROGRAMS: &[&str] = &["lib", "lib64", "libexec", "include"];
+/// The ending of the keys at which members say where others reach them.
+const ADDRESS_ENDING: &str = "::address";
+/// The time for the name of a member to be resolved; one whose name cannot be has no address now.
+const NAME_TIME: Duration = Duration::from_secs(2);
 /// The directory of rustup, whose programs start what lies in another one beside it.
 const RUSTUP: (&str, &str) = (".cargo", ".rustup");
 
@@ -32,6 +42,7 @@ impl Preparer {
         release: &Release,
         chosen: &[String],
         reach: Reach,
+        closed: Option<Vec<IpAddr>>,
     ) -> Option<Sandbox> {
         release.recipe.wall()?;
         let (layout, build) = (&self.layout, release.build_id());
@@ -58,19 +69,49 @@ impl Preparer {
             ],
             temporary,
             ports: reach.tcp.clone(),
-            network: self.own_network(release.recipe.isolation, reach),
+            landlock_alone: release.recipe.isolation == Isolation::Landlock,
+            network: self.own_network(release.recipe.isolation, reach, closed),
         })
     }
 
     /// Returns the network of a process that has one of its own. A build fetches what it needs, so
-    /// it is in the machine's.
-    fn own_network(&self, isolation: Isolation, reach: Reach) -> Option<Network> {
+    /// it is in the machine's. `closed` are addresses without a route; if it is
+    /// `None`, none has one.
+    fn own_network(
+        &self,
+        isolation: Isolation,
+        reach: Reach,
+        closed: Option<Vec<IpAddr>>,
+    ) -> Option<Network> {
         if isolation != Isolation::Full || reach.builds {
             return None;
         }
         let service = |at| Service { within: at, at };
         let services = self.bus.into_iter().map(service).collect();
-        Some(Network { tcp: reach.tcp, udp: reach.udp, services })
+        let egress = closed.map(|closed| WayOut { closed });
+        Some(Network { tcp: reach.tcp, udp: reach.udp, services, egress })
+    }
+
+    /// Returns the addresses of all members, as far as they can be told now: applications that may
+    /// reach the internet are not to reach them.
+    pub(super) async fn members(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let mut found = BTreeSet::new();
+        for key in self.store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
+            if let Some(TypedKey::PublicAddresses(_)) = TypedKey::parse(&key) {
+                let public = lookup_record::<PublicAddresses>(&*self.store, key).await?;
+                found.extend(public.into_iter().flat_map(|public| public.addresses));
+                continue;
+            }
+            if !key.as_str().ends_with(ADDRESS_ENDING) {
+                continue;
+            }
+            let address = lookup_record::<NodeAddress>(&*self.store, key).await?;
+            for place in address.into_iter().flat_map(|address| address.addresses) {
+                let named = tokio::time::timeout(NAME_TIME, tokio::net::lookup_host(place)).await;
+                found.extend(named.into_iter().flatten().flatten().map(|address| address.ip()));
+            }
+        }
+        Ok(found.into_iter().collect())
     }
 }
 

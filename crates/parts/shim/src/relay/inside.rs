@@ -2,39 +2,39 @@
 //! the thread that made it, so this thread makes those for within and hands them over.
 
 use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::Context;
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkFlags, LinkMessage};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 use rustix::net::SocketType;
 use rustix::thread::UnshareFlags;
 
+use super::routes;
 use super::sockets::{self, bound};
+use super::way_out::WayOutProcess;
 use crate::network::Network;
 use crate::sandbox::{give_up_privileges, unshare};
 
 /// The number of sockets that are made ahead, for connections that come at the same moment.
 const AHEAD: usize = 16;
 /// The stack of a thread that makes sockets; a new program's first page faults cost the same.
-const STACK_BYTES: usize = 128 << 10;
-/// The interface that each network begins with; it is always the first.
-const LOOPBACK: u32 = 1;
-/// The size of the kernel's answer to one request in bytes, with the request itself.
-const ANSWER_BYTES: usize = 4096;
+pub const STACK_BYTES: usize = 128 << 10;
+/// The place at which the resolver is within.
+const RESOLVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
 
 /// What the rest of the process has of the network.
 pub struct Inside {
     pub namespace: OwnedFd,
     pub tables: Tables,
+    /// The path of the namespace, as long as this process lives.
+    pub path: String,
     /// The listening sockets of services, in their order.
     pub services: Vec<OwnedFd>,
+    /// The sockets at which the resolver is asked, where there is a way out: for connections, and
+    /// for datagrams.
+    pub resolver: Option<[OwnedFd; 2]>,
+    pub way_out: Option<WayOutProcess>,
     streams: Receiver<OwnedFd>,
     datagrams: Receiver<OwnedFd>,
 }
@@ -58,10 +58,14 @@ impl Inside {
 pub fn make(network: &Network) -> anyhow::Result<Inside> {
     let (made, outcome) = sync_channel(1);
     let network = network.clone();
+    let local = match network.egress {
+        Some(_) => routes::addresses().context("the addresses of this machine")?,
+        None => Vec::new(),
+    };
     let work = move || {
         let (streams, kept_streams) = sync_channel(AHEAD);
         let (datagrams, kept_datagrams) = sync_channel(AHEAD);
-        let inside = enter(&network, kept_streams, kept_datagrams);
+        let inside = enter(&network, &local, kept_streams, kept_datagrams);
         let failed = inside.is_err();
         if made.send(inside).is_err() || failed {
             return;
@@ -91,11 +95,17 @@ fn keep_making(kind: SocketType, taken: &SyncSender<OwnedFd>) {
 
 fn enter(
     network: &Network,
+    local: &[IpAddr],
     streams: Receiver<OwnedFd>,
     datagrams: Receiver<OwnedFd>,
 ) -> anyhow::Result<Inside> {
     unshare(UnshareFlags::NEWNET).context("no namespace of networks")?;
-    bring_up(LOOPBACK).context("its loopback")?;
+    routes::bring_up_loopback().context("its loopback")?;
+    if let Some(way) = &network.egress {
+        for (address, length) in routes::closed(&way.closed, local) {
+            routes::close(address, length).context("a route of it")?;
+        }
+    }
     let open = |name: &str| File::open(format!("/proc/thread-self/net/{name}"));
     let table = |names: [&str; 2]| -> anyhow::Result<Vec<File>> {
         let first = open(names[0]).context("its table of sockets")?;
@@ -106,7 +116,17 @@ fn enter(
         sockets::listen(&socket)?;
         anyhow::Ok(socket)
     });
+    let resolver = || {
+        let streams = bound(SocketType::STREAM, RESOLVER)?;
+        sockets::listen(&streams)?;
+        anyhow::Ok([streams, bound(SocketType::DGRAM, RESOLVER)?])
+    };
+    let resolver = network.egress.as_ref().map(|_| resolver()).transpose();
+    let thread = rustix::thread::gettid().as_raw_nonzero();
     let inside = Inside {
+        path: format!("/proc/{}/task/{thread}/ns/net", std::process::id()),
+        resolver: resolver.context("the place of the resolver")?,
+        way_out: None,
         namespace: File::open("/proc/thread-self/ns/net")?.into(),
         tables: Tables { tcp: table(["tcp", "tcp6"])?, udp: table(["udp", "udp6"])? },
         services: services.collect::<Result<_, _>>().context("the place of a service")?,
@@ -115,33 +135,4 @@ fn enter(
     };
     give_up_privileges()?;
     Ok(inside)
-}
-
-fn bring_up(interface: u32) -> anyhow::Result<()> {
-    let mut link = LinkMessage::default();
-    link.header.index = interface;
-    link.header.flags = LinkFlags::Up;
-    link.header.change_mask = LinkFlags::Up;
-    ask(RouteNetlinkMessage::SetLink(link))
-}
-
-/// Asks the kernel to change this thread's network.
-fn ask(request: RouteNetlinkMessage) -> anyhow::Result<()> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&NetlinkAddress::new(0, 0))?;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_ACK;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let mut answer = vec![0; ANSWER_BYTES];
-    let length = socket.recv(&mut &mut answer[..], 0)?;
-    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer[..length])?;
-    match answer.payload {
-        NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io().into()),
-        _ => Ok(()),
-    }
 }

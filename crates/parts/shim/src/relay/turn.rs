@@ -20,6 +20,7 @@ use super::inside::Inside;
 use super::pair::{CHUNK_BYTES, Pair, Passed};
 use super::sockets;
 use super::watch::{self, Looks};
+use super::way_out;
 use crate::network::Network;
 
 /// The maximum number of connections at a time; more wait until one ends. With what may wait for
@@ -41,6 +42,8 @@ enum Behind {
     Program(u16),
     /// A service of the machine.
     Service(SocketAddr),
+    /// The machine's resolver of names.
+    Resolver,
 }
 
 /// A place where connections or datagrams come in.
@@ -114,6 +117,11 @@ impl Turn {
         for (service, socket) in network.services.iter().zip(inside.services.drain(..)) {
             let behind = Behind::Service(service.at);
             let door = Door::new(SocketType::STREAM, behind, Some(socket));
+            doors.push(Door { open: true, ..door });
+        }
+        let kinds = [SocketType::STREAM, SocketType::DGRAM];
+        for (kind, socket) in kinds.into_iter().zip(inside.resolver.take().into_iter().flatten()) {
+            let door = Door::new(kind, Behind::Resolver, Some(socket));
             doors.push(Door { open: true, ..door });
         }
         Ok(Turn {
@@ -211,7 +219,7 @@ impl Turn {
                 door.socket = sockets::bound(SocketType::DGRAM, address).ok();
                 door.open = door.socket.is_some();
             }
-            (None, Behind::Service(_)) => {}
+            (None, Behind::Service(_) | Behind::Resolver) => {}
         }
         self.watch_doors();
         self.doors[index].open
@@ -370,6 +378,7 @@ fn connect(inside: &Inside, kind: SocketType, behind: Behind) -> Option<OwnedFd>
             (inside.socket(kind)?, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         }
         Behind::Service(address) => (sockets::new(kind).ok()?, address),
+        Behind::Resolver => (sockets::new(kind).ok()?, way_out::resolver()?),
     };
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(Errno::INPROGRESS) => Some(socket),

@@ -13,7 +13,7 @@ use model::Wall;
 use super::{
     Sandbox, enter, enter_network, give_up_privileges, make_process_namespace, make_user_namespace,
 };
-use crate::network::Network;
+use crate::network::{Network, WayOut};
 use crate::{OWN_BINARY, TRY_WALL, TRY_WITHIN, relay};
 
 /// The directory that stands at `/tmp` behind the wall; nothing is written there.
@@ -54,23 +54,32 @@ pub fn run(binary: &Path, wall: Wall) -> anyhow::Result<()> {
 /// Returns the one command that lets ordinary users make the namespaces of a wall, or what to do
 /// where no setting of the kernel is in the way.
 pub fn remedy(wall: Wall) -> String {
+    if wall == Wall::Landlock {
+        return "a kernel with Landlock (Linux 5.13 or later, `lsm=landlock` at boot)".into();
+    }
     let is_so = |file: &str, value: &str| {
         std::fs::read_to_string(file).is_ok_and(|text| text.trim() == value)
     };
     let networks = SETTINGS_OF_NETWORKS.iter().filter(|_| wall >= Wall::Full);
     let found = SETTINGS.iter().chain(networks).find(|(file, value, _)| is_so(file, value));
-    found.map_or_else(
-        || "run the node outside of the container that keeps it from making namespaces".into(),
-        |(_, _, command)| format!("`{command}`"),
-    )
+    let setting = found.map(|(_, _, command)| format!("`{command}`"));
+    let way_out = || (wall == Wall::FullEgress).then(relay::way_out::remedy).flatten();
+    setting.or_else(way_out).unwrap_or_else(|| {
+        "run the node outside of the container that keeps it from making namespaces".into()
+    })
 }
 
 /// Makes the namespaces and waits for what is tried in them.
 pub fn outside(word: &OsStr) -> anyhow::Result<()> {
     let wall = Wall::ALL.into_iter().find(|wall| word == wall.word());
     let wall = wall.context("there is no such wall")?;
+    if wall == Wall::Landlock {
+        return enter(&Sandbox { landlock_alone: true, ..Sandbox::default() });
+    }
     make_user_namespace()?;
-    let relay = (wall >= Wall::Full).then(|| relay::start(&Network::default())).transpose()?;
+    let egress = (wall == Wall::FullEgress).then(WayOut::default);
+    let network = Network { egress, ..Network::default() };
+    let relay = (wall >= Wall::Full).then(|| relay::start(&network)).transpose()?;
     make_process_namespace()?;
     let relay = relay.map(relay::Starting::ready).transpose()?;
     let mut command = Command::new(OWN_BINARY);
@@ -85,8 +94,10 @@ pub fn outside(word: &OsStr) -> anyhow::Result<()> {
 
 /// Builds the wall around this process, which ends then.
 pub fn within(word: &OsStr) -> anyhow::Result<()> {
+    let mut sandbox = Sandbox { temporary: TEMPORARY.into(), ..Sandbox::default() };
     if [Wall::Full, Wall::FullEgress].iter().any(|wall| word == wall.word()) {
         enter_network(std::io::stdin().as_fd())?;
+        sandbox.network = Some(Network::default());
     }
-    enter(&Sandbox { temporary: TEMPORARY.into(), ..Sandbox::default() })
+    enter(&sandbox)
 }
