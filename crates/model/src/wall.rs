@@ -41,7 +41,7 @@ impl Isolation {
     }
 }
 
-/// Where an application with a network of its own may connect to.
+/// The places that an application with a network of its own may connect to.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -1,6 +1,7 @@
 //! The wall around an application: attempts to leave it, each of which succeeds without one.
 
 mod default;
+mod egress;
 mod full;
 mod links;
 
@@ -169,21 +170,25 @@ fn builds_and_commands_stand_behind_the_same_wall() {
 #[test]
 fn what_is_behind_a_wall_ends_with_its_shim() {
     let node = Node::start();
-    let project = node.path("walled");
     let server = format!(
         "import subprocess\nsubprocess.Popen(['setsid', '-f', 'sleep', '86399'])\n{SERVER}"
     );
-    of_files(&project, &[PROCFILE, ("server.py", &server), STANDARD]);
-    node.push(&project, "walled").get("/").assert_ok("here");
-    let first = node.await_ready("walled", "web", 1).remove(0);
-    let pid = first.pid.expect("it runs");
-    let shim = os::observe::process::stat(pid).expect("it lives").parent;
-    let before = below(pid);
-    assert!(before.len() >= 2, "the server and what it left in the background: {before:?}");
-    kill(shim, Signal::KILL);
-    let lives = |pid: &u32| crate::machine::identity(*pid).is_some();
-    wait_until("nothing to be left", || !before.iter().chain([&pid]).any(lives));
-    node.await_ready("walled", "web", 1);
+    for (name, settings) in [("walled", STANDARD), ("own", full::FULL)] {
+        let project = node.path(name);
+        of_files(&project, &[PROCFILE, ("server.py", &server), settings]);
+        node.push(&project, name).get("/").assert_ok("here");
+        let first = node.await_ready(name, "web", 1).remove(0);
+        let pid = first.pid.expect("it runs");
+        let shim = os::observe::process::stat(pid).expect("it lives").parent;
+        // With a network of its own, the relay is among them.
+        let before = below(shim);
+        assert!(below(pid).len() >= 2, "the server and what it left in the background");
+        assert_eq!(before.len(), below(pid).len() + if name == "own" { 2 } else { 1 });
+        kill(shim, Signal::KILL);
+        let lives = |pid: &u32| crate::machine::identity(*pid).is_some();
+        wait_until("nothing to be left", || !before.iter().any(lives));
+        node.await_ready(name, "web", 1);
+    }
 }
 
 /// Returns the processes below another one.

@@ -146,17 +146,12 @@ fn own_addresses(api: &Api) -> Vec<SocketAddr> {
 /// Tries whether a wall can be built; that matters most where the platform wants them.
 async fn walls(api: &Api) -> Option<Check> {
     api.agent.as_ref()?;
-    let Some(why) = isolation::obstacle(api, Wall::Standard).await else {
+    let Some(why) = isolation::obstacle_and_rest(api).await else {
         return Some(more_walls(api).await);
     };
     let wanted = isolation::of_platform(api).await.is_ok_and(|(default, _)| !default.is_none());
     let remedy = shim::sandbox::attempt::remedy(Wall::Standard);
-    let less = match isolation::obstacle(api, Wall::Landlock).await {
-        None => "; Landlock and the filter of calls alone are there (isolation = \"landlock\")",
-        Some(_) => "",
-    };
-    let why = format!("{why}{less}");
-    let advice = format!("run {remedy}, then restart the node");
+    let advice = format!("{remedy}, then restart the node");
     Some(if wanted { fail("isolation", why, &advice) } else { warn("isolation", why, &advice) })
 }
 
@@ -169,7 +164,7 @@ async fn more_walls(api: &Api) -> Check {
         let Some(why) = isolation::obstacle(api, wall).await else { continue };
         let remedy = shim::sandbox::attempt::remedy(wall);
         let detail = format!("walls around applications can be built, but for {what}: {why}");
-        let advice = format!("run {remedy}, then restart the node");
+        let advice = format!("{remedy}, then restart the node");
         return match isolation::is_asked_for(api, wall).await {
             true => warn("isolation", detail, &advice),
             false => ok("isolation", format!("{detail}; {advice}, if it is wanted")),

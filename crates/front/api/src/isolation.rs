@@ -60,7 +60,7 @@ pub async fn check_roles(api: &Api, grants: &BTreeSet<Grant>) -> Result<(), Prob
          all that it keeps: {why}"
     );
     Err(Problem::conflict("no_wall", detail).hint(format!(
-        "run {} and start the node again; or let everybody do so: `cortex isolation none`",
+        "{} and start the node again; or let everybody do so: `cortex isolation none`",
         shim::sandbox::attempt::remedy(Wall::Standard)
     )))
 }
@@ -69,6 +69,17 @@ pub async fn check_roles(api: &Api, grants: &BTreeSet<Grant>) -> Result<(), Prob
 pub async fn obstacle(api: &Api, wall: Wall) -> Option<String> {
     let agent = api.agent.as_ref()?;
     agent.launcher.try_wall(wall).await.err().map(|error| format!("{error:#}"))
+}
+
+/// Returns why this node cannot build the usual wall, and whether there is less; `None` if it can.
+pub async fn obstacle_and_rest(api: &Api) -> Option<String> {
+    let why = obstacle(api, Wall::Standard).await?;
+    Some(match obstacle(api, Wall::Landlock).await {
+        None => format!(
+            "{why}; Landlock and the filter of calls alone are there (isolation = \"landlock\")"
+        ),
+        Some(_) => why,
+    })
 }
 
 /// Returns whether an application asks for this wall.
@@ -126,7 +137,7 @@ async fn shown(api: &Api) -> Result<IsolationShown, Problem> {
         default: default.word().into(),
         set: set.map_or(AUTO, Isolation::word).into(),
         why,
-        obstacle: obstacle(api, Wall::Standard).await,
+        obstacle: obstacle_and_rest(api).await,
         without: without(api).await?,
     })
 }

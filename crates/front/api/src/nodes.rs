@@ -334,7 +334,7 @@ pub(super) async fn coordinator(api: &Api, wall: Option<Wall>) -> Result<NodeId,
         let what =
             format!("no node that is alive can build the wall that it asks for: {}", wall.word());
         return Err(Problem::conflict("no_wall", what).hint(format!(
-            "on one of them, run {}, and start its node again; `cortex doctor` there says more",
+            "on one of them, {}, and start its node again; `cortex doctor` there says more",
             shim::sandbox::attempt::remedy(wall)
         )));
     }

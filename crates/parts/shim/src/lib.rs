@@ -44,6 +44,8 @@ const TRY_WALL: &str = "__try-wall";
 const TRY_WITHIN: &str = "__try-within";
 /// The only argument of the process between a network of its own and the machine's.
 const RELAY: &str = "__relay";
+/// The only argument of what becomes the program that leads out of such a network.
+const WAY_OUT: &str = "__way-out";
 
 /// The running binary, even where its file was removed meanwhile.
 const OWN_BINARY: &str = "/proc/self/exe";
@@ -61,6 +63,7 @@ pub fn dispatch() -> Option<ExitCode> {
         TRY_WALL => sandbox::attempt::outside(&arguments.next()?),
         TRY_WITHIN => sandbox::attempt::within(&arguments.next()?),
         RELAY => relay::become_relay(),
+        WAY_OUT => relay::way_out::become_program(),
         _ => return None,
     };
     Some(match result {

@@ -13,7 +13,7 @@ mod turn;
 mod watch;
 pub mod way_out;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -84,7 +84,12 @@ impl Starting {
 
     fn namespace(&mut self) -> anyhow::Result<OwnedFd> {
         let (mut first, mut fds) = ([0], Vec::new());
-        let length = passing::receive(&self.link, &mut first, &mut fds)?;
+        let length = loop {
+            match passing::receive(&self.link, &mut first, &mut fds) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.context("it gives no answer")?,
+            }
+        };
         match fds.pop() {
             Some(namespace) if first == [READY] => Ok(namespace),
             _ => {
@@ -120,7 +125,7 @@ fn prepare(link: &UnixStream) -> anyhow::Result<(turn::Turn, OwnedFd)> {
     allow_descriptors();
     let mut inside = inside::make(&network)?;
     if network.egress.is_some() {
-        inside.way_out = Some(way_out::open(&inside.path)?);
+        inside.way_out = Some(way_out::open(&inside.namespace)?);
     }
     give_up_privileges()?;
     let namespace = inside.namespace.try_clone()?;

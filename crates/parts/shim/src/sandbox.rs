@@ -21,6 +21,7 @@ pub use init::{Ending, become_init, ending};
 pub use namespaces::{
     enter_network, give_up_privileges, make_process_namespace, make_user_namespace, unshare,
 };
+pub use rules::restrict_files;
 
 /// The maximum number of processes and threads behind one wall: several times what a large Java
 /// server has, and a small part of what a machine has.

@@ -9,8 +9,9 @@ use os::observe::process;
 
 use crate::sandbox::Ending;
 
-/// Sends `signal` to every descendant but `spared` and what is below that. Each is signalled as soon as it is seen: pids mostly ascend,
-/// so a child that was forked during the scan is seen later in the same scan.
+/// Sends `signal` to every descendant but `spared` and what is below that. Each is signalled as
+/// soon as it is seen: pids mostly ascend, so a child that was forked during the scan is seen later
+/// in the same scan.
 pub fn signal_all(signal: Signal, spared: Option<Pid>) {
     let own = std::process::id();
     let mut tree = BTreeSet::from([own]);

@@ -435,3 +435,24 @@ fn split_unit(text: &str) -> (Option<u64>, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     (text[..end].parse().ok(), text[end..].trim())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_out_needs_a_network_of_its_own() {
+        let (none, all) = (Some(Egress::None), Some(Egress::All));
+        for (isolation, asked, given) in [
+            (Some(Isolation::Full), all, Some(Egress::All)),
+            (Some(Isolation::Full), None, Some(Egress::None)),
+            (Some(Isolation::Standard), None, Some(Egress::None)),
+            (Some(Isolation::Standard), all, None),
+            (Some(Isolation::None), none, None),
+            // The platform's default may be one.
+            (None, all, Some(Egress::All)),
+        ] {
+            assert_eq!(egress(isolation, asked).ok(), given, "{isolation:?} {asked:?}");
+        }
+    }
+}

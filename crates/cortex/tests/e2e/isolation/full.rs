@@ -131,7 +131,9 @@ fn it_is_reached_as_any_other_and_outlives_the_process_of_the_node() {
 
 /// A program that listens late, lets go of its port for a while, and echoes datagrams too.
 const MOODY: &str = r#"
-import os, signal, socket, threading, time
+import os, signal, socket, threading
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 def answer(listener):
     while True:

@@ -2,7 +2,8 @@
 prints; those that succeed without a wall are in `real`, the others in `never`.
 """
 
-import array
+import ctypes
+import fcntl
 import json
 import os
 import socket
@@ -12,8 +13,10 @@ import sys
 facts = json.loads(sys.argv[1])
 real, never = [], []
 SECONDS = 2
-PREFIX_OF_ROUTES, NEW_ROUTE, NEW_LINK = 24, 24, 16
-SO_BINDTOIFINDEX = 62
+# Beside these, the kernel makes some in each network.
+REAL_INTERFACES = ("en", "eth", "veth", "wl")
+NEW_ROUTE, NEW_LINK = 24, 16
+IP_PKTINFO, TUNSETIFF = 8, 0x400454CA
 
 
 def connect(address, family=socket.AF_INET, kind=socket.SOCK_STREAM):
@@ -31,16 +34,11 @@ def asks(address, family=socket.AF_INET):
         return end.recv(16) == b"answered"
 
 
-def has_a_route(host, **options):
+def has_a_route(host):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-        for option, value in options.items():
-            end.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
         end.connect((host, 53))
         return end.getsockname()[0] != "127.0.0.1"
 
-
-def interfaces():
-    return [name for _, name in socket.if_nameindex() if name not in ("lo", "tap0")]
 
 
 @real.append
@@ -117,14 +115,14 @@ def sees_the_abstract_sockets_of_the_machine():
 
 @real.append
 def sees_the_interfaces_of_the_machine():
-    return interfaces()
+    return [name for _, name in socket.if_nameindex() if name.startswith(REAL_INTERFACES)]
 
 
 @real.append
 def counts_the_datagrams_of_the_machine():
     """What the counters say of others is a channel from them."""
     with open("/proc/net/dev") as table:
-        return any(name in table.read() for name in ("eth", "ens", "enp", "veth", "wlan"))
+        return [line for line in table if line.strip().startswith(REAL_INTERFACES)]
 
 
 @real.append
@@ -137,14 +135,27 @@ def takes_the_port_of_a_service():
         return True
 
 
+def named(name, attempt):
+    attempt.__name__ = name
+    return attempt
+
+
 for name, host in (("the_metadata_address", "169.254.169.254"), ("another_node", "10.9.8.7"),
-                   ("the_neighbours", "192.168.0.1"), ("the_gateway_of_its_own", "10.0.2.2")):
+                   ("the_neighbours", "192.168.0.1")):
+    attempt = named(f"has_a_route_to_{name}", lambda host=host: has_a_route(host))
+    (real if facts["routed"] else never).append(attempt)
 
-    def reaches(host=host):
-        return has_a_route(host)
+# Where others answer at such addresses, nobody is to be heard.
+for host in facts.get("closed", []):
+    name = host.replace(".", "_")
+    real.append(named(f"connects_to_{name}", lambda h=host: connect((h, facts["outside_port"]))))
+    real.append(named(f"asks_{name}", lambda h=host: asks((h, facts["outside_port"]))))
 
-    reaches.__name__ = f"has_a_route_to_{name}"
-    (real if facts["routed"] and host != "10.0.2.2" else never).append(reaches)
+# What stands for the machine in a network that a program makes.
+for host in ("10.0.2.2", "10.0.2.3", "10.0.2.100"):
+    name = "reaches_the_machine_by_" + host.replace(".", "_")
+    never.append(named(name, lambda h=host: connect((h, facts["tcp_port"]))))
+    never.append(named(name + "_and_a_datagram", lambda h=host: asks((h, facts["udp_port"]))))
 
 
 @never.append
@@ -167,7 +178,7 @@ def goes_around_the_routes_by_a_datagram_for_an_interface():
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
                 end.settimeout(SECONDS)
                 info = struct.pack("i4s4s", index, bytes(4), bytes(4))
-                end.sendmsg([b"asked"], [(socket.IPPROTO_IP, socket.IP_PKTINFO, info)], 0,
+                end.sendmsg([b"asked"], [(socket.IPPROTO_IP, IP_PKTINFO, info)], 0,
                             (facts["machine"], facts["udp_port"]))
                 return facts["own_network"] and end.recv(16) == b"answered"
 
@@ -216,16 +227,15 @@ def makes_an_interface():
 
 
 @never.append
-def opens_a_tunnel():
-    os.close(os.open("/dev/net/tun", os.O_RDWR))
-    return True
+def makes_a_tunnel():
+    with open("/dev/net/tun", "r+b", buffering=0) as device:
+        return fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"out0", 0x1001)) is not None
 
 
 @never.append
 def enters_the_network_of_the_node():
     with open(f"/proc/{facts['node']}/ns/net") as network:
-        os.setns(network.fileno(), 0)
-        return True
+        return ctypes.CDLL(None).setns(network.fileno(), 0) == 0
 
 
 @never.append
@@ -244,6 +254,8 @@ def asks_the_first_process_for_its_link():
 
 @never.append
 def finds_the_relay():
+    if not facts["own_network"]:
+        return False
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             if b"__relay" in file.read():

@@ -27,8 +27,6 @@ const RESOLVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53
 pub struct Inside {
     pub namespace: OwnedFd,
     pub tables: Tables,
-    /// The path of the namespace, as long as this process lives.
-    pub path: String,
     /// The listening sockets of services, in their order.
     pub services: Vec<OwnedFd>,
     /// The sockets at which the resolver is asked, where there is a way out: for connections, and
@@ -122,9 +120,7 @@ fn enter(
         anyhow::Ok([streams, bound(SocketType::DGRAM, RESOLVER)?])
     };
     let resolver = network.egress.as_ref().map(|_| resolver()).transpose();
-    let thread = rustix::thread::gettid().as_raw_nonzero();
     let inside = Inside {
-        path: format!("/proc/{}/task/{thread}/ns/net", std::process::id()),
         resolver: resolver.context("the place of the resolver")?,
         way_out: None,
         namespace: File::open("/proc/thread-self/ns/net")?.into(),

@@ -1,6 +1,6 @@
-//! The routes of a network of its own, over the kernel's own protocol (rtnetlink(7)). What is closed
-//! has a route that leads nowhere, from before the first process is in the network; none of those
-//! may change one.
+//! The routes of a network of its own, over the kernel's own protocol (rtnetlink(7)). What is
+//! closed has a route that leads nowhere, from before the first process is in the network; no
+//! process there may change one.
 
 use std::net::{IpAddr, Ipv4Addr};
 

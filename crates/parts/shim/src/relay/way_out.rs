@@ -5,28 +5,35 @@
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use anyhow::{Context, ensure};
 
 use super::inside::STACK_BYTES;
+use crate::{OWN_BINARY, WAY_OUT, sandbox};
 
 const PROGRAM: &str = "slirp4netns";
 const DIRECTORIES: &[&str] =
     &["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/usr/local/sbin", "/sbin"];
 /// What it needs of the system: the device that makes interfaces.
 const TUNNELS: &str = "/dev/net/tun";
+/// The files that it reads.
+const READABLE: &[&str] = &["/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache"];
+/// Its standard output: a path of the relay's would be closed to it, as the relay is none of its
+/// own.
+const NAMESPACE: &str = "/proc/self/fd/1";
 const INTERFACE: &str = "tap0";
-/// No host loopback, no resolver of its own, which would be another door to loopback, and as little
-/// of the system as it can do with. Standard error says when it is ready, and its end comes with
+/// No host loopback, no resolver of its own, which would be another door to loopback, and no more
+/// calls than it needs. Standard error says when it is ready, and its end comes with
 /// that of standard input.
 const ARGUMENTS: &[&str] = &[
     "--configure",
     "--mtu=65520",
     "--disable-host-loopback",
     "--disable-dns",
-    "--enable-sandbox",
     "--enable-seccomp",
     "--netns-type=path",
     "--exit-fd=0",
@@ -43,17 +50,13 @@ pub struct WayOutProcess {
     _child: Child,
 }
 
-/// Opens the way out of the namespace at this path.
-pub fn open(namespace: &str) -> anyhow::Result<WayOutProcess> {
-    let program = program().with_context(|| {
-        format!("egress = \"all\" needs the program {PROGRAM}, and it is not installed")
-    })?;
-    let mut child = Command::new(program)
-        .args(ARGUMENTS)
-        .args([namespace, INTERFACE])
+/// Opens the way out of a namespace.
+pub fn open(namespace: &OwnedFd) -> anyhow::Result<WayOutProcess> {
+    let mut child = Command::new(OWN_BINARY)
+        .arg(WAY_OUT)
         .env_clear()
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(namespace.try_clone()?)
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("{PROGRAM} cannot be started"))?;
@@ -71,6 +74,16 @@ pub fn open(namespace: &str) -> anyhow::Result<WayOutProcess> {
     let _ = child.wait();
     ensure!(!text.is_empty(), "{PROGRAM} ended and gave no reason");
     anyhow::bail!("{PROGRAM} says: {}", String::from_utf8_lossy(&text).trim())
+}
+
+/// Becomes the program, which sees as little of the system's files as it can do with.
+pub fn become_program() -> anyhow::Result<()> {
+    let program = program().with_context(|| {
+        format!("egress = \"all\" needs the program {PROGRAM}, and it is not installed")
+    })?;
+    sandbox::restrict_files(READABLE, &[TUNNELS])?;
+    let error = Command::new(program).args(ARGUMENTS).args([NAMESPACE, INTERFACE]).exec();
+    Err(error).with_context(|| format!("{PROGRAM} cannot be started"))
 }
 
 /// Reads what it says from now on, or a warning would end it.
@@ -111,12 +124,12 @@ pub fn remedy() -> Option<String> {
         |name: &str| DIRECTORIES.iter().any(|place| Path::new(place).join(name).exists());
     if program().is_none() {
         let known = INSTALL.iter().find(|(tool, _)| is_there(tool));
-        return Some(known.map_or("install slirp4netns".into(), |(_, how)| format!("`{how}`")));
+        return Some(known.map_or("install slirp4netns".into(), |(_, how)| format!("run `{how}`")));
     }
     let opened = std::fs::File::options().read(true).write(true).open(TUNNELS);
     match opened.err()?.kind() {
-        std::io::ErrorKind::PermissionDenied => Some(format!("`sudo chmod 666 {TUNNELS}`")),
-        _ => Some("`sudo modprobe tun`".into()),
+        std::io::ErrorKind::PermissionDenied => Some(format!("run `sudo chmod 666 {TUNNELS}`")),
+        _ => Some("run `sudo modprobe tun`".into()),
     }
 }
 

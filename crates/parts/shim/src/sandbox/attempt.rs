@@ -55,17 +55,18 @@ pub fn run(binary: &Path, wall: Wall) -> anyhow::Result<()> {
 /// where no setting of the kernel is in the way.
 pub fn remedy(wall: Wall) -> String {
     if wall == Wall::Landlock {
-        return "a kernel with Landlock (Linux 5.13 or later, `lsm=landlock` at boot)".into();
+        return "use a kernel with Landlock (Linux 5.13 or later, `lsm=landlock` at boot)".into();
     }
     let is_so = |file: &str, value: &str| {
         std::fs::read_to_string(file).is_ok_and(|text| text.trim() == value)
     };
     let networks = SETTINGS_OF_NETWORKS.iter().filter(|_| wall >= Wall::Full);
     let found = SETTINGS.iter().chain(networks).find(|(file, value, _)| is_so(file, value));
-    let setting = found.map(|(_, _, command)| format!("`{command}`"));
+    let setting = found.map(|(_, _, command)| format!("run `{command}`"));
     let way_out = || (wall == Wall::FullEgress).then(relay::way_out::remedy).flatten();
-    setting.or_else(way_out).unwrap_or_else(|| {
-        "run the node outside of the container that keeps it from making namespaces".into()
+    setting.or_else(way_out).unwrap_or_else(|| match wall {
+        Wall::FullEgress => "see to what it says".into(),
+        _ => "run the node outside of the container that keeps it from making namespaces".into(),
     })
 }
 

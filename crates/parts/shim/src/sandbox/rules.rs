@@ -41,6 +41,20 @@ pub fn restrict_alone(sandbox: &Sandbox) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Restricts this process to some of the system's files, and keeps it from signals and abstract
+/// sockets.
+pub fn restrict_files(readable: &[&str], writable: &[&str]) -> anyhow::Result<()> {
+    let all = AccessFs::from_all(NEWEST);
+    Ruleset::default()
+        .handle_access(all)?
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+        .create()?
+        .add_rules(path_beneath_rules(readable, AccessFs::from_read(NEWEST)))?
+        .add_rules(path_beneath_rules(writable, all))?
+        .restrict_self()?;
+    Ok(())
+}
+
 fn apply(
     sandbox: &Sandbox,
     readable: &[PathBuf],
