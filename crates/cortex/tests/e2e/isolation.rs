@@ -78,7 +78,10 @@ type Outcomes = BTreeMap<String, (String, String)>;
 
 /// Has an application make its attempts, of which there are at least `count`.
 fn attempted(site: &Site, path: &str, facts: &serde_json::Value, count: usize) -> Outcomes {
-    let text = site.post_form(path, &[], &facts.to_string()).body;
+    outcomes(&site.post_form(path, &[], &facts.to_string()).body, count)
+}
+
+fn outcomes(text: &str, count: usize) -> Outcomes {
     let line = |line: &str| {
         let (kind, rest) = line.split_once(' ')?;
         let (name, outcome) = rest.split_once(' ')?;

@@ -240,7 +240,7 @@ def enters_the_network_of_the_node():
 
 @never.append
 def sends_by_a_socket_that_was_left_open():
-    left = [int(name) for name in os.listdir("/proc/self/fd")]
+    left = [name for name in os.listdir("/proc/self/fd") if int(name) > 2]
     paths = [f"/proc/self/fd/{number}" for number in left]
     return [path for path in paths if os.path.exists(path) and "socket:" in os.readlink(path)]
 
