@@ -1,5 +1,6 @@
 """Answers at all addresses of a host, until its input ends: connections, datagrams, and questions
-for the address of any name. The first argument is the port, the second the address to tell.
+for the address of any name. The arguments are the port, the address to tell, and the one at which
+names are asked for: who asks takes an answer from there alone.
 """
 
 import os
@@ -10,9 +11,9 @@ import threading
 port, told = int(sys.argv[1]), socket.inet_aton(sys.argv[2])
 
 
-def datagrams(port, answer):
+def datagrams(address, port, answer):
     end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    end.bind(("0.0.0.0", port))
+    end.bind((address, port))
     while True:
         said, whence = end.recvfrom(512)
         end.sendto(answer(said), whence)
@@ -38,8 +39,8 @@ def connections(family, address):
 
 
 for work in (
-    (datagrams, port, lambda _: b"answered"),
-    (datagrams, 53, name),
+    (datagrams, "0.0.0.0", port, lambda _: b"answered"),
+    (datagrams, sys.argv[3], 53, name),
     (connections, socket.AF_INET, "0.0.0.0"),
     (connections, socket.AF_INET6, "::1"),
 ):
