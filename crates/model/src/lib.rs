@@ -32,6 +32,7 @@ pub mod secrets;
 pub mod time;
 pub mod upgrade;
 pub mod value;
+pub mod wall;
 
 pub use application::{ApplicationSpec, ProcessSpec};
 pub use build::BuildId;
@@ -45,7 +46,8 @@ pub use key::{Key, Prefix, TypedKey};
 pub use machine::Machine;
 pub use platform_address::PlatformAddress;
 pub use port::PortId;
-pub use release::{Isolation, IsolationDefault, Recipe, Release};
+pub use release::{Recipe, Release};
 pub use rollout::{Fate, Outcome, Rollout, RolloutPhase};
 pub use time::Timestamp;
 pub use value::ValueRef;
+pub use wall::{Egress, Isolation, IsolationDefault, Wall, Walls};

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ApplicationName, NodeId};
 use crate::record::Unknown;
-use crate::release::Isolation;
 use crate::role::Roles;
 use crate::time::Timestamp;
+use crate::wall::{Wall, Walls};
 
 /// `cluster::nodes::ID`: the roster. A node stays on it, alive or not, until it is removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,9 +68,14 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
-    /// Returns whether what asks for this isolation can run there.
-    pub fn can_isolate(&self, isolation: Isolation) -> bool {
-        isolation.is_none() || self.walls.iter().any(|wall| wall == isolation.word())
+    /// Returns the walls that it can build.
+    pub fn walls(&self) -> Walls {
+        Walls::of_words(self.walls.iter().map(String::as_str))
+    }
+
+    /// Returns whether what asks for this wall, or none, can run there.
+    pub fn can_build(&self, wall: Option<Wall>) -> bool {
+        self.walls().contain(wall.into_iter().collect())
     }
 
     pub fn has(&self, feature: Feature) -> bool {

@@ -12,6 +12,7 @@ use crate::port::PortRecipe;
 use crate::record::Unknown;
 use crate::time::Timestamp;
 use crate::value::ContentHash;
+use crate::wall::{Egress, Isolation, Wall};
 
 /// `app::NAME::release::N::NODE`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,6 +88,9 @@ pub struct Recipe {
     pub bus_variable: Option<String>,
     #[serde(default, skip_serializing_if = "Isolation::is_none")]
     pub isolation: Isolation,
+    /// What counts where its network is its own.
+    #[serde(default, skip_serializing_if = "Egress::is_none")]
+    pub egress: Egress,
     /// The directories relative to the release that come first in `PATH`, for steps, processes and
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]
@@ -120,41 +124,12 @@ pub struct Recipe {
     pub unknown: Unknown,
 }
 
-/// What keeps an application from the rest of its machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Isolation {
-    /// Nothing but what keeps the users of the machine apart: it runs as the node's user.
-    #[default]
-    None,
-    /// A wall: its own files and the system are all it sees, its own processes all it reaches.
-    Standard,
-}
-
-impl Isolation {
-    pub fn is_none(&self) -> bool {
-        *self == Isolation::None
-    }
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Isolation::None => "none",
-            Isolation::Standard => "standard",
-        }
-    }
-}
-
-/// `cluster::isolation`: what applications get that say nothing of their isolation, as an owner
-/// decided; without it, it follows from who the people of the platform are. Written by a command.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct IsolationDefault {
-    pub v: u32,
-    pub isolation: Isolation,
-    #[serde(flatten)]
-    pub unknown: Unknown,
-}
-
 impl Recipe {
+    /// Returns the wall that it asks for; `None` if it asks for none.
+    pub fn wall(&self) -> Option<Wall> {
+        Wall::of(self.isolation, self.egress)
+    }
+
     /// Returns whether its files keep it on the node that has them.
     pub fn is_tied(&self) -> bool {
         (self.keeps_files || !self.persist.is_empty()) && !self.persist_shared

@@ -8,7 +8,7 @@ use cluster::roster;
 use model::node::{Feature, NodeInfo};
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::role::{Role, Roles};
-use model::{Isolation, NodeId, TypedKey};
+use model::{NodeId, TypedKey, Wall, Walls};
 use runtime::driver::Clock;
 use store::SharedStore;
 
@@ -49,14 +49,21 @@ pub async fn announce(
     agreement::keep(&store, config, node, clock).await
 }
 
-/// Returns the kinds of walls that this machine can build, by trying.
+/// Returns the walls that this machine can build, by trying.
 async fn walls() -> anyhow::Result<Vec<String>> {
-    let attempt = || shim::sandbox::attempt::run(Path::new("/proc/self/exe"));
-    match runtime::task::spawn_blocking(attempt).await? {
-        Ok(()) => Ok(vec![Isolation::Standard.word().to_owned()]),
-        Err(error) => {
-            tracing::warn!(error = format!("{error:#}"), "node.no_walls");
-            Ok(Vec::new())
-        }
-    }
+    let attempt = |wall| shim::sandbox::attempt::run(Path::new("/proc/self/exe"), wall);
+    let try_all = move || {
+        let able = |wall: &Wall| {
+            let tried = attempt(*wall);
+            if let Err(error) = &tried {
+                tracing::warn!(wall = wall.word(), error = format!("{error:#}"), "node.no_wall");
+            }
+            tried.is_ok()
+        };
+        // Where one of these cannot be built, the next cannot.
+        let walls = [Wall::Standard, Wall::Full, Wall::FullEgress];
+        let built = walls.into_iter().take_while(able);
+        Walls::from_iter([Wall::Landlock].into_iter().filter(able).chain(built)).words()
+    };
+    Ok(runtime::task::spawn_blocking(try_all).await?)
 }

@@ -50,6 +50,8 @@ struct Figures {
     /// The median time of a command that does nothing, without a wall and behind one.
     start_plain_ms: f64,
     start_walled_ms: f64,
+    /// The same with a network of its own.
+    start_full_ms: f64,
     idle_node_rss_kb: u64,
     idle_node_pss_kb: u64,
     shim_private_kb: u64,
@@ -101,7 +103,7 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
     }
 
     eprintln!("starts without a wall and behind one");
-    let (start_plain_ms, start_walled_ms) = walls::starts_ms(&node, directory)?;
+    let starts = walls::starts(&node, directory)?;
     let url = node.push(&source, "victim")?;
     let mut kills = Vec::new();
     for round in 1..=args.rounds {
@@ -117,8 +119,9 @@ fn measure(args: &PlatformArgs, directory: &Path) -> anyhow::Result<Figures> {
         push_new_s: median(push_new),
         push_again_s: median(push_again),
         kills,
-        start_plain_ms,
-        start_walled_ms,
+        start_plain_ms: starts.plain_ms,
+        start_walled_ms: starts.walled_ms,
+        start_full_ms: starts.full_ms,
         idle_node_rss_kb,
         idle_node_pss_kb,
         shim_private_kb,
@@ -187,6 +190,10 @@ fn print_table(figures: &Figures) {
     println!(
         "  behind a wall it takes longer by           {:>10.1} ms   10.0 ms",
         figures.start_walled_ms - figures.start_plain_ms
+    );
+    println!(
+        "  with a network of its own by               {:>10.1} ms   10.0 ms",
+        figures.start_full_ms - figures.start_plain_ms
     );
     println!(
         "idle node, resident                          {:>10.1} MiB  20.0 MiB",

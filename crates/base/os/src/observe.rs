@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 pub use activity::{Activity, connections};
-pub use listeners::Listeners;
+pub use listeners::{Listeners, ports_in};
 use process::Stat;
 
 /// The maximum number of processes of a tree; larger ones are cut off: no application needs as

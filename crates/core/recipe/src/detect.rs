@@ -123,6 +123,7 @@ pub fn plan_release(
     apply_manifest(tree, &mut recipe, &manifest);
     recipe.bus_variable.clone_from(&manifest.bus);
     recipe.isolation = manifest.isolation.unwrap_or_default();
+    recipe.egress = manifest.egress;
     site::apply(&mut recipe, &manifest, finding);
     if let Some(why) = elsewhere::refusal(tree, &recipe) {
         return Err(DetectError::Elsewhere(why));

@@ -18,7 +18,7 @@ use model::cron::CronRecipe;
 use model::port::PortRecipe;
 use model::release::StaticMount;
 use model::request::RequestLimits;
-use model::{ApplicationName, Isolation, ProcessType};
+use model::{ApplicationName, Egress, Isolation, ProcessType};
 use thiserror::Error;
 
 use crate::source::SourceTree;
@@ -73,6 +73,7 @@ pub struct Manifest {
     /// The variable under which it finds the bus besides `CORTEX_BUS_URL`.
     pub bus: Option<String>,
     pub isolation: Option<Isolation>,
+    pub egress: Egress,
     /// The mounts that come before the framework's own; one for `/` replaces the root of a site.
     pub statics: Vec<StaticMount>,
     /// The place where the build leaves the site.

@@ -22,7 +22,7 @@ const LARGE: usize = 10 << 20;
 /// when something is wrong.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 
-const SERVER: &str = r#"
+pub const SERVER: &str = r#"
 import base64, hashlib, os, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -174,7 +174,7 @@ fn an_application_of_one_node_answers_on_the_other() {
     callers.finish_without_failure();
 }
 
-fn websocket(site: &Site) {
+pub fn websocket(site: &Site) {
     let request = format!(
         "GET /socket HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",

@@ -1,6 +1,8 @@
 //! The wall around an application: attempts to leave it, each of which succeeds without one.
 
 mod default;
+mod egress;
+mod full;
 mod links;
 
 use std::collections::BTreeMap;
@@ -67,18 +69,40 @@ impl Others {
     }
 
     /// Returns the attempts by name, each with its kind and what came of it.
-    fn attempted_by(&self, site: &Site) -> BTreeMap<String, (String, String)> {
-        let answer = site.post_form("/", &[], &self.facts.to_string());
-        let text = answer.body;
-        let line = |line: &str| {
-            let (kind, rest) = line.split_once(' ')?;
-            let (name, outcome) = rest.split_once(' ')?;
-            Some((name.to_owned(), (kind.to_owned(), outcome.to_owned())))
-        };
-        let attempts: BTreeMap<_, _> = text.lines().filter_map(line).collect();
-        assert!(attempts.len() >= 35, "{text}");
-        attempts
+    fn attempted_by(&self, site: &Site) -> Outcomes {
+        attempted(site, "/", &self.facts, 35)
     }
+}
+
+type Outcomes = BTreeMap<String, (String, String)>;
+
+/// Has an application make its attempts, of which there are at least `count`.
+fn attempted(site: &Site, path: &str, facts: &serde_json::Value, count: usize) -> Outcomes {
+    outcomes(&site.post_form(path, &[], &facts.to_string()).body, count)
+}
+
+fn outcomes(text: &str, count: usize) -> Outcomes {
+    let line = |line: &str| {
+        let (kind, rest) = line.split_once(' ')?;
+        let (name, outcome) = rest.split_once(' ')?;
+        Some((name.to_owned(), (kind.to_owned(), outcome.to_owned())))
+    };
+    let attempts: BTreeMap<_, _> = text.lines().filter_map(line).collect();
+    assert!(attempts.len() >= count, "{text}");
+    attempts
+}
+
+/// Asserts that those that are real succeeded, and no others.
+fn assert_real(outcomes: &Outcomes) {
+    let unreal = outcomes.iter().filter(|(_, (kind, outcome))| {
+        kind == "real" && outcome != "succeeded" || kind == "never" && outcome == "succeeded"
+    });
+    assert_eq!(unreal.count(), 0, "{outcomes:#?}");
+}
+
+fn assert_none_escaped(outcomes: &Outcomes) {
+    let escaped = outcomes.iter().filter(|(_, (_, outcome))| outcome == "succeeded");
+    assert_eq!(escaped.count(), 0, "{outcomes:#?}");
 }
 
 impl Drop for Others {
@@ -110,14 +134,15 @@ fn an_application_behind_a_wall_reaches_nobody_else() {
     let (plain, walled) = (node.push(&plain, "plain"), node.push(&walled, "walled"));
     let others = Others::of(&node);
     let without = others.attempted_by(&plain);
-    let unreal = without.iter().filter(|(_, (kind, outcome))| {
-        kind == "real" && outcome != "succeeded" || kind == "never" && outcome == "succeeded"
-    });
-    assert_eq!(unreal.count(), 0, "{without:#?}");
+    assert_real(&without);
     let within = others.attempted_by(&walled);
-    let escaped = within.iter().filter(|(_, (_, outcome))| outcome == "succeeded");
-    assert_eq!(escaped.count(), 0, "{within:#?}");
+    assert_none_escaped(&within);
     assert_eq!(without.len(), within.len());
+    // A network of its own takes nothing away from that.
+    let own = node.path("own");
+    of_files(&own, &files);
+    of_files(&own, &[full::FULL]);
+    assert_none_escaped(&others.attempted_by(&node.push(&own, "own")));
     // It still serves, is scaled and rolled back like any other.
     walled.get("/").assert_ok("here");
     node.cortex(&["scale", "web=2", "-a", "walled"]);
@@ -148,21 +173,25 @@ fn builds_and_commands_stand_behind_the_same_wall() {
 #[test]
 fn what_is_behind_a_wall_ends_with_its_shim() {
     let node = Node::start();
-    let project = node.path("walled");
     let server = format!(
         "import subprocess\nsubprocess.Popen(['setsid', '-f', 'sleep', '86399'])\n{SERVER}"
     );
-    of_files(&project, &[PROCFILE, ("server.py", &server), STANDARD]);
-    node.push(&project, "walled").get("/").assert_ok("here");
-    let first = node.await_ready("walled", "web", 1).remove(0);
-    let pid = first.pid.expect("it runs");
-    let shim = os::observe::process::stat(pid).expect("it lives").parent;
-    let before = below(pid);
-    assert!(before.len() >= 2, "the server and what it left in the background: {before:?}");
-    kill(shim, Signal::KILL);
-    let lives = |pid: &u32| crate::machine::identity(*pid).is_some();
-    wait_until("nothing to be left", || !before.iter().chain([&pid]).any(lives));
-    node.await_ready("walled", "web", 1);
+    for (name, settings) in [("walled", STANDARD), ("own", full::FULL)] {
+        let project = node.path(name);
+        of_files(&project, &[PROCFILE, ("server.py", &server), settings]);
+        node.push(&project, name).get("/").assert_ok("here");
+        let first = node.await_ready(name, "web", 1).remove(0);
+        let pid = first.pid.expect("it runs");
+        let shim = os::observe::process::stat(pid).expect("it lives").parent;
+        // With a network of its own, the relay is among them.
+        let before = below(shim);
+        assert!(below(pid).len() >= 2, "the server and what it left in the background");
+        assert_eq!(before.len(), below(pid).len() + if name == "own" { 2 } else { 1 });
+        kill(shim, Signal::KILL);
+        let lives = |pid: &u32| crate::machine::identity(*pid).is_some();
+        wait_until("nothing to be left", || !before.iter().any(lives));
+        node.await_ready(name, "web", 1);
+    }
 }
 
 /// Returns the processes below another one.

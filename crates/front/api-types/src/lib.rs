@@ -89,7 +89,7 @@ pub struct ApplicationShown {
     /// The node that has its persistent files.
     #[serde(default)]
     pub holder: Option<String>,
-    /// The isolation of the running release: `none` or `standard`.
+    /// The isolation of the running release: `none`, `landlock`, `standard` or `full`.
     #[serde(default)]
     pub isolation: Option<String>,
     pub notes: Vec<String>,
@@ -394,6 +394,10 @@ pub struct NodeRow {
     pub instances: u32,
     pub ready: u32,
     pub version: Option<String>,
+    /// The walls around applications that it can build: `landlock`, `standard`, `full` and
+    /// `full-egress`.
+    #[serde(default)]
+    pub walls: Vec<String>,
     pub joined_at: Option<String>,
     pub last_seen: Option<String>,
     pub drained_since: Option<String>,

@@ -47,14 +47,14 @@ pub struct UserRow {
 /// What applications are to get that say nothing of their isolation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IsolationAsked {
-    /// `standard`, `none`, or `auto`.
+    /// `full`, `standard`, `landlock`, `none`, or `auto`.
     pub default: String,
 }
 
 /// What applications get that say nothing of their isolation, and how things are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IsolationShown {
-    /// `standard` or `none`.
+    /// `full`, `standard`, `landlock` or `none`.
     pub default: String,
     /// What an owner has set; `auto` if nothing.
     pub set: String,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
+use model::Wall;
 use model::role::Role;
 use rustix::process::{Resource, getrlimit};
 
@@ -145,13 +146,31 @@ fn own_addresses(api: &Api) -> Vec<SocketAddr> {
 /// Tries whether a wall can be built; that matters most where the platform wants them.
 async fn walls(api: &Api) -> Option<Check> {
     api.agent.as_ref()?;
-    let Some(why) = isolation::obstacle(api).await else {
-        return Some(ok("isolation", "walls around applications can be built"));
+    let Some(why) = isolation::obstacle_and_rest(api).await else {
+        return Some(more_walls(api).await);
     };
     let wanted = isolation::of_platform(api).await.is_ok_and(|(default, _)| !default.is_none());
-    let remedy = shim::sandbox::attempt::remedy();
-    let advice = format!("run {remedy}, then restart the node");
+    let remedy = shim::sandbox::attempt::remedy(Wall::Standard);
+    let advice = format!("{remedy}, then restart the node");
     Some(if wanted { fail("isolation", why, &advice) } else { warn("isolation", why, &advice) })
+}
+
+/// Tries the walls beyond the usual one; what no application asks for is no fault.
+async fn more_walls(api: &Api) -> Check {
+    for (wall, what) in [
+        (Wall::Full, "isolation = \"full\""),
+        (Wall::FullEgress, "isolation = \"full\" with egress = \"all\""),
+    ] {
+        let Some(why) = isolation::obstacle(api, wall).await else { continue };
+        let remedy = shim::sandbox::attempt::remedy(wall);
+        let detail = format!("walls around applications can be built, but for {what}: {why}");
+        let advice = format!("{remedy}, then restart the node");
+        return match isolation::is_asked_for(api, wall).await {
+            true => warn("isolation", detail, &advice),
+            false => ok("isolation", format!("{detail}; {advice}, if it is wanted")),
+        };
+    }
+    ok("isolation", "walls around applications can be built")
 }
 
 /// Checks for claims that clash: two nodes that did not hear of each other may have let two

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use model::people::Grant;
 use model::record::{RECORD_VERSION, Unknown};
-use model::{Isolation, IsolationDefault, Release, TypedKey};
+use model::{Isolation, IsolationDefault, Release, TypedKey, Wall};
 use std::collections::BTreeSet;
 
 use super::caller::Caller;
@@ -30,17 +30,22 @@ pub async fn of_platform(api: &Api) -> Result<(Isolation, DefaultReason), Proble
     Ok(default_isolation(set_by_owner(api).await?, &users::all(&api.store).await?))
 }
 
-/// Refuses a caller who is no owner what runs without a wall, where the platform wants one: they
+/// Refuses a caller who is no owner what runs behind less of a wall than the platform wants: they
 /// could read there what they have no right to.
 pub async fn check(api: &Api, caller: &Caller, isolation: Isolation) -> Result<(), Problem> {
-    let may_anyway = !isolation.is_none() || caller.may(Right::ManagePeople);
-    if may_anyway || of_platform(api).await?.0.is_none() {
+    if isolation == Isolation::Full || caller.may(Right::ManagePeople) {
         return Ok(());
     }
-    let detail = "on this platform an owner alone runs applications without a wall around them";
-    Err(Problem::new(StatusCode::FORBIDDEN, "isolation_needed", detail).hint(
-        "leave isolation out of cortex.toml, or set it to \"standard\", and push; or ask an owner",
-    ))
+    let wanted = of_platform(api).await?.0;
+    if isolation >= wanted {
+        return Ok(());
+    }
+    let word = wanted.word();
+    let detail = "on this platform an owner alone runs applications without a wall around them, or \
+                  with less of one";
+    Err(Problem::new(StatusCode::FORBIDDEN, "isolation_needed", detail).hint(format!(
+        "leave isolation out of cortex.toml, or set it to \"{word}\", and push; or ask an owner"
+    )))
 }
 
 /// Refuses a role below owner on a node that can build no wall, unless an owner has decided that
@@ -49,21 +54,44 @@ pub async fn check_roles(api: &Api, grants: &BTreeSet<Grant>) -> Result<(), Prob
     if !is_below_owner(grants) || set_by_owner(api).await? == Some(Isolation::None) {
         return Ok(());
     }
-    let Some(why) = obstacle(api).await else { return Ok(()) };
+    let Some(why) = obstacle(api, Wall::Standard).await else { return Ok(()) };
     let detail = format!(
         "this node can build no wall around what people push who are no owners, and they could read \
          all that it keeps: {why}"
     );
     Err(Problem::conflict("no_wall", detail).hint(format!(
-        "run {} and start the node again; or let everybody do so: `cortex isolation none`",
-        shim::sandbox::attempt::remedy()
+        "{} and start the node again; or let everybody do so: `cortex isolation none`",
+        shim::sandbox::attempt::remedy(Wall::Standard)
     )))
 }
 
-/// Returns why this node can build no wall, by trying; `None` if it can, or runs no applications.
-pub async fn obstacle(api: &Api) -> Option<String> {
+/// Returns why this node cannot build a wall, by trying; `None` if it can, or runs no applications.
+pub async fn obstacle(api: &Api, wall: Wall) -> Option<String> {
     let agent = api.agent.as_ref()?;
-    agent.launcher.try_wall().await.err().map(|error| format!("{error:#}"))
+    agent.launcher.try_wall(wall).await.err().map(|error| format!("{error:#}"))
+}
+
+/// Returns why this node cannot build the usual wall, and whether there is less; `None` if it can.
+pub async fn obstacle_and_rest(api: &Api) -> Option<String> {
+    let why = obstacle(api, Wall::Standard).await?;
+    Some(match obstacle(api, Wall::Landlock).await {
+        None => format!(
+            "{why}; Landlock and the filter of calls alone are there (isolation = \"landlock\")"
+        ),
+        Some(_) => why,
+    })
+}
+
+/// Returns whether an application asks for this wall.
+pub async fn is_asked_for(api: &Api, wall: Wall) -> bool {
+    for name in records::names(&*api.store).await.unwrap_or_default() {
+        let app = records::find(&*api.store, &name).await.ok().flatten();
+        let release = app.as_ref().and_then(|app| app.serving().or(app.current()));
+        if release.and_then(|release| release.recipe.wall()) == Some(wall) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns the applications that run without a wall, in order.
@@ -109,7 +137,7 @@ async fn shown(api: &Api) -> Result<IsolationShown, Problem> {
         default: default.word().into(),
         set: set.map_or(AUTO, Isolation::word).into(),
         why,
-        obstacle: obstacle(api).await,
+        obstacle: obstacle_and_rest(api).await,
         without: without(api).await?,
     })
 }
@@ -122,8 +150,7 @@ pub async fn change(
     State(api): State<Shared>,
     JsonBody(asked): JsonBody<IsolationAsked>,
 ) -> Result<Json<IsolationShown>, Problem> {
-    let words = [Isolation::None, Isolation::Standard];
-    let chosen = words.into_iter().find(|isolation| isolation.word() == asked.default);
+    let chosen = Isolation::ALL.into_iter().find(|isolation| isolation.word() == asked.default);
     let _changing = api.changes.lock().await;
     match chosen {
         Some(isolation) => {
@@ -136,9 +163,8 @@ pub async fn change(
         }
         None => {
             let detail = format!("there is no isolation '{}'", asked.default.escape_debug());
-            return Err(
-                Problem::invalid("no_isolation", detail).hint("choose standard, none or auto")
-            );
+            return Err(Problem::invalid("no_isolation", detail)
+                .hint("choose full, standard, landlock, none or auto"));
         }
     }
     Ok(Json(shown(&api).await?))

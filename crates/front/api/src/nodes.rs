@@ -11,7 +11,7 @@ use model::application::Holder;
 use model::node::{Drained, Feature, Member, NodeAddress, NodeInfo, NodeLoad};
 use model::role::Role;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Isolation, Key, NodeId, Prefix, Timestamp, TypedKey,
+    ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Timestamp, TypedKey, Wall,
 };
 use serde::de::DeserializeOwned;
 
@@ -276,6 +276,7 @@ impl ClusterView {
             instances: records.running * up,
             ready: records.ready * up,
             version: info.map(|info| info.version.clone()),
+            walls: info.map(|info| info.walls.clone()).unwrap_or_default(),
             joined_at: records.member.as_ref().map(|member| records::rfc3339(member.joined_at)),
             last_seen: self.last_seen(id, records).map(records::rfc3339),
             drained_since: records.drained.as_ref().map(|since| records::rfc3339(since.since)),
@@ -299,10 +300,10 @@ impl ClusterView {
         }
     }
 
-    /// Returns whether what asks for this isolation can run on a node.
-    pub fn can_isolate(&self, id: &NodeId, isolation: Isolation) -> bool {
+    /// Returns whether what asks for this wall, or none, can run on a node.
+    pub fn can_build(&self, id: &NodeId, wall: Option<Wall>) -> bool {
         let info = self.nodes.get(id).and_then(|records| records.info.as_ref());
-        isolation.is_none() || info.is_some_and(|info| info.can_isolate(isolation))
+        wall.is_none() || info.is_some_and(|info| info.can_build(wall))
     }
 
     fn last_seen(&self, id: &NodeId, records: &NodeRecords) -> Option<Timestamp> {
@@ -340,24 +341,26 @@ pub(super) async fn check_all_know(
 
 /// Returns the node that sees to a rollout that is asked for here; it needs an agent, and has to be
 /// able to build the wall that is asked for.
-pub(super) async fn coordinator(api: &Api, isolation: Isolation) -> Result<NodeId, Problem> {
-    if api.roles.has(Role::Agent) && isolation.is_none() {
+pub(super) async fn coordinator(api: &Api, wall: Option<Wall>) -> Result<NodeId, Problem> {
+    if api.roles.has(Role::Agent) && wall.is_none() {
         return Ok(api.node.clone());
     }
     let own = lenient::<NodeInfo>(&*api.store, TypedKey::NodeInfo(api.node.clone()).key()).await?;
-    if api.roles.has(Role::Agent) && own.is_some_and(|own| own.can_isolate(isolation)) {
+    if api.roles.has(Role::Agent) && own.is_some_and(|own| own.can_build(wall)) {
         return Ok(api.node.clone());
     }
     let cluster = ClusterView::read(api).await?;
-    if !isolation.is_none() && !cluster.takers().any(|id| cluster.can_isolate(id, isolation)) {
-        let what = "no node that is alive can build the wall that it asks for".to_string();
+    let able = |id: &&NodeId| cluster.can_build(id, wall);
+    if let Some(wall) = wall
+        && cluster.takers().find(able).is_none()
+    {
+        let what =
+            format!("no node that is alive can build the wall that it asks for: {}", wall.word());
         return Err(Problem::conflict("no_wall", what).hint(format!(
-            "on one of them, run {}, and start its node again; `cortex doctor` there says more. Or \
-             set isolation = \"none\" in cortex.toml",
-            shim::sandbox::attempt::remedy()
+            "on one of them, {}, and start its node again; `cortex doctor` there says more",
+            shim::sandbox::attempt::remedy(wall)
         )));
     }
-    let able = |id: &&NodeId| cluster.can_isolate(id, isolation);
     cluster.takers().find(able).cloned().ok_or_else(|| {
         let what = "no node that is alive runs instances".to_string();
         Problem::conflict("no_agent", what).hint(

@@ -93,8 +93,8 @@ fn check(app: &ApplicationRecords, cluster: &ClusterView, to: &NodeId) -> Result
             "start it, or use it again with `cortex nodes activate {to}`; see `cortex nodes`"
         )));
     }
-    let isolation = app.serving().map(|release| release.recipe.isolation).unwrap_or_default();
-    if !cluster.can_isolate(to, isolation) {
+    let wall = app.serving().and_then(|release| release.recipe.wall());
+    if !cluster.can_build(to, wall) {
         let what = format!("node {} cannot build the wall that it asks for", cluster.called(to));
         return Err(Problem::conflict("no_wall", what)
             .hint("`cortex doctor` on that node says what to do about it"));

@@ -10,9 +10,9 @@ use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::node::NodeInfo;
 use model::record;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Isolation,
-    NodeId, Outcome, Prefix, ProcessType, Recipe, Release, ReleaseId, Rollout, RolloutPhase,
-    Timestamp, TypedKey,
+    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
+    Outcome, Prefix, ProcessType, Recipe, Release, ReleaseId, Rollout, RolloutPhase, Timestamp,
+    TypedKey, Wall,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -198,20 +198,16 @@ pub async fn with_spec(
     }
     app.releases.sort_by(|a, b| a.id.cmp(&b.id));
     app.claims = claims(store, name).await?;
-    let isolation = app.serving().or(app.current()).map(|release| release.recipe.isolation);
-    if let Some(isolation) = isolation.filter(|isolation| !isolation.is_none()) {
-        app.walls = Some(able_to_isolate(store, isolation).await?);
+    if let Some(wall) = app.serving().or(app.current()).and_then(|release| release.recipe.wall()) {
+        app.walls = Some(able_to_build(store, wall).await?);
     }
     Ok(app)
 }
 
-async fn able_to_isolate(
-    store: &dyn Store,
-    isolation: Isolation,
-) -> Result<BTreeSet<NodeId>, Problem> {
+async fn able_to_build(store: &dyn Store, wall: Wall) -> Result<BTreeSet<NodeId>, Problem> {
     let named = |key| if let TypedKey::NodeInfo(node) = key { Some(node) } else { None };
     let infos: Vec<(NodeId, NodeInfo)> = of_nodes(store, named).await?;
-    let able = infos.into_iter().filter(|(_, info)| info.can_isolate(isolation));
+    let able = infos.into_iter().filter(|(_, info)| info.can_build(Some(wall)));
     Ok(able.map(|(node, _)| node).collect())
 }
 

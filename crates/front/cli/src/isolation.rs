@@ -7,8 +7,8 @@ use api_types::people::{IsolationAsked, IsolationShown};
 
 #[derive(Debug, Args)]
 pub struct Isolation {
-    /// standard, none, or auto: none while everybody is an owner, standard from the first person
-    /// who is not [default: show what it is]
+    /// full, standard, landlock, none, or auto: none while everybody is an owner, standard from the
+    /// first person who is not [default: show what it is]
     default: Option<String>,
     #[command(flatten)]
     json: Json,

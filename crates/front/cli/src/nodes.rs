@@ -110,6 +110,7 @@ async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
         "CORES",
         "MEMORY",
         "INSTANCES",
+        "WALL",
         "VERSION",
         "LAST SEEN",
     ];
@@ -158,6 +159,8 @@ fn cells(row: &NodeRow) -> Vec<String> {
         dash(row.cores.map(|cores| cores.to_string())),
         dash(row.memory_bytes.map(output::bytes)),
         row.instances.to_string(),
+        // The words are in the order of what they keep out.
+        dash(row.walls.last().cloned()),
         dash(row.version.clone()),
         match (row.state.as_str(), &row.last_seen) {
             ("down", Some(seen)) => output::since(seen),

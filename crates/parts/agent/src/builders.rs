@@ -23,13 +23,13 @@ pub async fn candidates(
 ) -> anyhow::Result<Vec<BuildCandidate>> {
     let release = TypedKey::Release(name.clone(), release.clone()).key();
     let release = lookup_record::<Release>(store, release).await?;
-    let isolation = release.map(|release| release.recipe.isolation).unwrap_or_default();
+    let wall = release.and_then(|release| release.recipe.wall());
     let mut candidates = Vec::new();
     for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
         let Some(TypedKey::NodeInfo(node)) = TypedKey::parse(&key) else { continue };
         let Some(info) = lookup_record::<NodeInfo>(store, key).await? else { continue };
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
-        let able = info.can_isolate(isolation);
+        let able = info.can_build(wall);
         if drained || !able || !info.roles.has(Role::Agent) || !is_listed(store, &node).await? {
             continue;
         }

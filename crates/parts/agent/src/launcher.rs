@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use agent_core::application::Exit;
 use async_trait::async_trait;
-use model::Timestamp;
 use model::instance::ProcessIdentity;
 use model::port::InstancePorts;
+use model::{Timestamp, Wall};
 use tokio::sync::watch;
 
 use runtime::members::BoxedStream;
@@ -63,7 +63,7 @@ pub trait Launcher: Send + Sync {
         anyhow::bail!("nobody can be connected to what this launcher starts")
     }
     /// Tries whether a wall can be built around what is launched; the error says why not.
-    async fn try_wall(&self) -> anyhow::Result<()> {
+    async fn try_wall(&self, _wall: Wall) -> anyhow::Result<()> {
         Ok(())
     }
     /// Sets how long processes go on without a node process before they are stopped; `None` for

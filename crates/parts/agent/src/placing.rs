@@ -12,8 +12,8 @@ use model::application::Holder;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Isolation, Key, NodeId, Prefix, Release, ReleaseId,
-    Rollout, TypedKey, key,
+    ApplicationName, ApplicationSpec, Claim, Key, NodeId, Prefix, Release, ReleaseId, Rollout,
+    TypedKey, key,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -244,7 +244,7 @@ impl Feed {
         let drained = store.lookup(&TypedKey::Drained(node.clone()).key()).await?.is_some();
         let view = NodeView {
             started_at: info.as_ref().map(|info| info.started_at),
-            walls: info.as_ref().is_some_and(|info| info.can_isolate(Isolation::Standard)),
+            walls: info.as_ref().map(NodeInfo::walls).unwrap_or_default(),
             capacity: info.map(|info| capacity(info.cores, info.memory_bytes)),
             load: load.map(|load| load.percent),
             drained,

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
+use model::Wall;
 use tokio::sync::{OnceCell, watch};
 
 use super::launcher::{Held, Launcher};
@@ -222,9 +223,9 @@ impl Launcher for PlainLauncher {
         self.launch_with(spec, Some(session)).await
     }
 
-    async fn try_wall(&self) -> anyhow::Result<()> {
+    async fn try_wall(&self, wall: Wall) -> anyhow::Result<()> {
         let binary = self.binary().await?.to_owned();
-        runtime::task::spawn_blocking(move || shim::sandbox::attempt::run(&binary)).await?
+        runtime::task::spawn_blocking(move || shim::sandbox::attempt::run(&binary, wall)).await?
     }
 
     fn lease(&self, limit: Option<Duration>) {

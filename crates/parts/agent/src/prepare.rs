@@ -26,7 +26,7 @@ use agent_core::application::{IncarnationId, StepFailure};
 use anyhow::Context;
 use model::port::Transport;
 use model::value::ContentHash;
-use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey};
+use model::{ApplicationName, BuildId, NodeId, ProcessType, Release, Rollout, TypedKey, Wall};
 use recipe_core::frameworks::shell_word;
 
 use super::launcher::Launcher;
@@ -44,6 +44,7 @@ use store::values::suspect;
 use store::{SharedStore, Value, lookup_record};
 
 pub use environment::shell_command;
+use isolation::Reach;
 pub use network::NetworkSettings;
 use persist::{Persistent, Tree};
 use running::RunningSteps;
@@ -292,9 +293,13 @@ impl Preparer {
             .processes
             .get(process)
             .with_context(|| format!("{} has no process type {process}", release.id.short()))?;
-        let also = taken.ports.iter().filter(|(id, _)| id.transport == Transport::Tcp);
-        let listened = taken.port.into_iter().chain(also.map(|(_, port)| *port)).collect();
-        let (mut environment, sandbox) = self.surroundings(application, release, listened).await?;
+        let also = |transport| {
+            let those = taken.ports.iter().filter(move |(id, _)| id.transport == transport);
+            those.map(|(_, port)| *port)
+        };
+        let tcp = taken.port.into_iter().chain(also(Transport::Tcp)).collect();
+        let reach = Reach { tcp, udp: also(Transport::Udp).collect(), builds: false };
+        let (mut environment, sandbox) = self.surroundings(application, release, reach).await?;
         environment.insert("CORTEX_PROCESS".into(), process.to_string());
         environment.insert("CORTEX_SLOT".into(), id.instance.slot.to_string());
         if let Some(port) = taken.port {
@@ -326,7 +331,8 @@ impl Preparer {
         task: &str,
         command: &str,
     ) -> anyhow::Result<LaunchSpec> {
-        let (environment, sandbox) = self.surroundings(application, release, Vec::new()).await?;
+        let (environment, sandbox) =
+            self.surroundings(application, release, Reach::default()).await?;
         Ok(LaunchSpec {
             purpose: Purpose::Task { application: application.clone(), name: task.into() },
             argv: shell_command(command),
@@ -340,18 +346,21 @@ impl Preparer {
         })
     }
 
-    /// Returns what a process of a release runs in: its environment, and its wall. `ports` are the
-    /// TCP ports to listen at.
+    /// Returns what a process of a release runs in: its environment, and its wall.
     async fn surroundings(
         &self,
         application: &ApplicationName,
         release: &Release,
-        ports: Vec<u16>,
+        reach: Reach,
     ) -> anyhow::Result<(BTreeMap<String, String>, Option<Sandbox>)> {
         let directory = self.directory(application, release);
         let chosen = self.runtime_path(application, release, &directory).await?;
         let environment = self.environment(application, release, &chosen).await?;
-        Ok((environment, self.sandbox(application, release, &chosen, ports)))
+        let closed = match release.recipe.wall() {
+            Some(Wall::FullEgress) => Some(self.members().await?),
+            _ => None,
+        };
+        Ok((environment, self.sandbox(application, release, &chosen, reach, closed)))
     }
 
     async fn unpack(

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors as passing};
+use super::{EXEC, OWN_BINARY, OWN_NAME, cap, descriptors as passing, relay};
+use crate::relay::{Relay, Starting};
 use crate::sandbox::{self, Sandbox};
 use crate::spec::{Cap, LaunchSpec, Purpose};
 
@@ -74,6 +76,8 @@ pub struct Started {
     pub output: OwnedFd,
     /// The pipe that tells how the program ended, where `child` is the first process of a sandbox.
     pub report: Option<OwnedFd>,
+    /// The process between its network and the machine's.
+    pub relay: Option<Pid>,
 }
 
 /// Returns once the program runs. The error says why it does not.
@@ -87,14 +91,16 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
         Some(Attached { stdin, stdout, stderr, .. }) => (Some(stdin), stdout, stderr),
         None => (None, writer.try_clone()?, writer),
     };
-    let (report, reporter) = match &spec.sandbox {
-        Some(_) => {
-            sandbox::make_namespaces()?;
-            let (report, reporter) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-            (Some(report), Some(reporter))
-        }
-        None => (None, None),
-    };
+    let (mut report, mut reporter, mut relay) = (None, None, None);
+    let namespaces = spec.sandbox.as_ref().filter(|sandbox| !sandbox.landlock_alone);
+    if let Some(sandbox) = namespaces {
+        sandbox::make_user_namespace()?;
+        // It is to be in the machine's namespace of processes, where nobody within can name it.
+        relay = sandbox.network.as_ref().map(relay::start).transpose()?;
+        sandbox::make_process_namespace()?;
+        let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        (report, reporter) = (Some(ours), Some(theirs));
+    }
     let mut child = Command::new(OWN_BINARY)
         .arg0(OWN_NAME)
         .arg(EXEC)
@@ -106,8 +112,14 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
     if report.is_some() {
         sandbox::give_up_privileges()?;
     }
-    match hand_over(&mut ours, spec, Descriptors { stdin, report: reporter }, terminal) {
-        Ok(()) => Ok(Started { child, output, report }),
+    let handed = || {
+        let relay = relay.map(Starting::ready).transpose()?;
+        let pid = relay.as_ref().map(|relay| relay.pid);
+        let descriptors = Descriptors { stdin, report: reporter, relay: relay.map(Within::from) };
+        hand_over(&mut ours, spec, descriptors, terminal).map(|()| pid)
+    };
+    match handed() {
+        Ok(relay) => Ok(Started { child, output, report, relay }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -121,6 +133,20 @@ pub fn start(spec: LaunchSpec, attached: Option<Attached>) -> anyhow::Result<Sta
 struct Descriptors {
     stdin: Option<OwnedFd>,
     report: Option<OwnedFd>,
+    relay: Option<Within>,
+}
+
+/// What a program's first process has of its relay.
+struct Within {
+    namespace: OwnedFd,
+    /// The relay ends with this.
+    link: OwnedFd,
+}
+
+impl From<Relay> for Within {
+    fn from(relay: Relay) -> Within {
+        Within { namespace: relay.namespace, link: relay.link.into() }
+    }
 }
 
 fn hand_over(
@@ -145,8 +171,9 @@ fn hand_over(
     stream.set_read_timeout(Some(EXEC_TIMEOUT))?;
     stream.set_write_timeout(Some(EXEC_TIMEOUT))?;
     let bytes = serde_json::to_vec(&program)?;
-    let both = descriptors.stdin.iter().chain(&descriptors.report);
-    let fds: Vec<BorrowedFd<'_>> = both.map(AsFd::as_fd).collect();
+    let relay = descriptors.relay.iter().flat_map(|relay| [&relay.namespace, &relay.link]);
+    let all = descriptors.stdin.iter().chain(&descriptors.report).chain(relay);
+    let fds: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
     let sent = match fds.is_empty() {
         true => 0,
         false => passing::send(&*stream, &bytes, &fds)?,
@@ -175,7 +202,7 @@ pub fn become_program() -> anyhow::Result<()> {
 enum Never {}
 
 fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
-    let (program, Descriptors { stdin, report }) = receive(shim)?;
+    let (program, Descriptors { stdin, report, relay }) = receive(shim)?;
     rustix::process::setsid()?;
     if let (Stdin::Terminal, Some(terminal)) = (program.stdin, &stdin) {
         rustix::process::ioctl_tiocsctty(terminal).context("it gets no terminal of its own")?;
@@ -188,6 +215,14 @@ fn prepare_and_exec(shim: &mut UnixStream) -> anyhow::Result<Never> {
     if let Some(cap) = &program.cap {
         cap::apply(cap);
     }
+    // Its link is held until this process ends.
+    let _link = match relay {
+        Some(Within { namespace, link }) => {
+            sandbox::enter_network(namespace.as_fd())?;
+            Some(link)
+        }
+        None => None,
+    };
     if let Some(sandbox) = &program.sandbox {
         sandbox::enter(sandbox)?;
     }
@@ -219,8 +254,14 @@ fn receive(shim: &mut UnixStream) -> anyhow::Result<(Program, Descriptors)> {
         }
     }
     let program: Program = serde_json::from_slice(&bytes)?;
-    let report = program.sandbox.as_ref().and_then(|_| fds.pop());
-    Ok((program, Descriptors { stdin: fds.pop(), report }))
+    let network = program.sandbox.as_ref().and_then(|sandbox| sandbox.network.as_ref());
+    let link = network.and_then(|_| fds.pop());
+    let relay = link.zip(network.and_then(|_| fds.pop()));
+    let relay = relay.map(|(link, namespace)| Within { namespace, link });
+    anyhow::ensure!(network.is_some() == relay.is_some(), "its network did not come along");
+    let namespaces = program.sandbox.as_ref().filter(|sandbox| !sandbox.landlock_alone);
+    let report = namespaces.and_then(|_| fds.pop());
+    Ok((program, Descriptors { stdin: fds.pop(), report, relay }))
 }
 
 /// Raises the OOM score; that is not allowed everywhere, and nothing depends on it.

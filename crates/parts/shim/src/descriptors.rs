@@ -9,9 +9,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The maximum number of descriptors of a message: a program's input, and the pipe on which a
-/// sandbox reports.
-const DESCRIPTORS_MAX: usize = 2;
+/// The maximum number of descriptors of a message: a program's input, the pipe on which a sandbox
+/// reports, its network, and what keeps that.
+const DESCRIPTORS_MAX: usize = 4;
 
 /// Sends descriptors along with at least one byte; returns how many bytes were sent.
 pub fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {

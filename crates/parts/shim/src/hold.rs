@@ -356,6 +356,8 @@ impl Shim {
             main_end: rustix::process::pidfd_open(main, PidfdFlags::empty()).ok(),
             status: None,
             report: started.report,
+            relay: started.relay,
+            relay_lost: false,
             output: Output::new(started.output, log),
             output_open: true,
             started: Instant::now(),

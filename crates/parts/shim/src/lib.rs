@@ -5,6 +5,7 @@
 //! or of the node's configuration.
 
 pub mod message;
+pub mod network;
 pub mod record;
 pub mod spec;
 
@@ -15,6 +16,7 @@ mod descriptors;
 mod hold;
 pub mod log;
 mod output;
+mod relay;
 mod running;
 pub mod sandbox;
 mod session;
@@ -36,9 +38,14 @@ pub const DETACH: &str = "__shim-detach";
 /// The only argument of what becomes the application's process, as everything else comes through
 /// standard input.
 const EXEC: &str = "__exec";
-/// The only argument of a process that tries whether a wall can be built, and of the one within.
+/// The first argument of a process that tries whether a wall can be built, and of the one within.
+/// The word for the wall follows.
 const TRY_WALL: &str = "__try-wall";
 const TRY_WITHIN: &str = "__try-within";
+/// The only argument of the process between a network of its own and the machine's.
+const RELAY: &str = "__relay";
+/// The only argument of what becomes the program that leads out of such a network.
+const WAY_OUT: &str = "__way-out";
 
 /// The running binary, even where its file was removed meanwhile.
 const OWN_BINARY: &str = "/proc/self/exe";
@@ -53,8 +60,10 @@ pub fn dispatch() -> Option<ExitCode> {
         DETACH => detach(arguments.collect()),
         HOLDER => shim(arguments.collect()),
         EXEC => child::become_program(),
-        TRY_WALL => sandbox::attempt::outside(),
-        TRY_WITHIN => sandbox::attempt::within(),
+        TRY_WALL => sandbox::attempt::outside(&arguments.next()?),
+        TRY_WITHIN => sandbox::attempt::within(&arguments.next()?),
+        RELAY => relay::become_relay(),
+        WAY_OUT => relay::way_out::become_program(),
         _ => return None,
     };
     Some(match result {

@@ -31,6 +31,9 @@ pub struct Running {
     pub status: Option<WaitStatus>,
     /// The pipe that tells how the program of a sandbox ended.
     pub report: Option<OwnedFd>,
+    /// The process between its network and the machine's. It ends by itself, after the program.
+    pub relay: Option<Pid>,
+    pub relay_lost: bool,
     pub output: Output,
     pub output_open: bool,
     /// The start of the clock by which the lease is kept.
@@ -91,9 +94,9 @@ impl Running {
         match &mut self.stopping {
             Some(stopping) => stopping.kill_at = stopping.kill_at.min(kill_at),
             None => {
-                tree::signal_all(Signal::TERM);
+                tree::signal_all(Signal::TERM, self.relay);
                 // A stopped process would not see it.
-                tree::signal_all(Signal::CONT);
+                tree::signal_all(Signal::CONT, self.relay);
                 self.stopping = Some(Stopping { kill_at, kill_interval: None });
             }
         }
@@ -107,13 +110,21 @@ impl Running {
                     self.status = Some(status);
                     self.main_end = None;
                 }
+                Reaped::Child(pid, _) if Some(pid) == self.relay => {
+                    self.relay = None;
+                    self.relay_lost = self.status.is_none();
+                }
                 Reaped::Child(..) => {}
                 Reaped::NoneYet => break,
                 Reaped::NoChildren => return true,
             }
         }
         if self.status.is_some() && self.stopping.is_none() {
-            self.background = true;
+            // What else was behind a wall has ended with its first process.
+            self.background = self.relay.is_none();
+            self.stop(LEFTOVER_GRACE);
+        }
+        if self.relay_lost && self.stopping.is_none() {
             self.stop(LEFTOVER_GRACE);
         }
         if self.stopping.is_none() && self.lease.is_over(self.monotonic()) {
@@ -130,7 +141,7 @@ impl Running {
         if let Some(stopping) = &mut self.stopping
             && now >= stopping.kill_at
         {
-            tree::signal_all(Signal::KILL);
+            tree::signal_all(Signal::KILL, None);
             let next = stopping.kill_interval.map_or(KILL_INTERVAL_MIN, |interval| interval * 2);
             stopping.kill_interval = Some(next.min(KILL_INTERVAL_MAX));
         }
@@ -149,6 +160,8 @@ impl Running {
         let mut how = ending.map_or_else(|| "ended".to_owned(), tree::describe);
         if lease_over {
             how.push_str(", stopped by its shim: the node was away for longer than the lease");
+        } else if self.relay_lost {
+            how.push_str(", stopped by its shim: the relay of its network has ended");
         } else if let Some(excess) = &self.over_cap {
             how = format!("stopped by its shim, as it {excess}");
         } else if !killed_here && ending == Some(Ending::Killed(9)) {

@@ -15,8 +15,13 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use crate::network::Network;
+
 pub use init::{Ending, become_init, ending};
-pub use namespaces::{give_up_privileges, make_namespaces};
+pub use namespaces::{
+    enter_network, give_up_privileges, make_process_namespace, make_user_namespace, unshare,
+};
+pub use rules::restrict_files;
 
 /// The maximum number of processes and threads behind one wall: several times what a large Java
 /// server has, and a small part of what a machine has.
@@ -34,6 +39,13 @@ pub struct Sandbox {
     pub temporary: PathBuf,
     /// The TCP ports that it may listen at, beside those that the kernel chooses.
     pub ports: Vec<u16>,
+    /// Whether Landlock and the filter of calls are all of it: nothing is hidden then but what may
+    /// not be opened.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub landlock_alone: bool,
+    /// The network of its own; `None` if it is in the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
 }
 
 /// Builds the wall around the calling process and all that it starts. The process is the first one
@@ -41,10 +53,16 @@ pub struct Sandbox {
 pub fn enter(sandbox: &Sandbox) -> anyhow::Result<()> {
     // What is behind the wall ends with its shim: nobody else would end it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    view::build(sandbox).context("its view of the file system cannot be made")?;
+    if !sandbox.landlock_alone {
+        view::build(sandbox).context("its view of the file system cannot be made")?;
+    }
     limit_resources()?;
-    give_up_privileges()?;
-    rules::restrict(sandbox).context("Landlock cannot be set up")?;
+    if sandbox.landlock_alone {
+        rules::restrict_alone(sandbox).context("Landlock cannot be set up")?;
+    } else {
+        give_up_privileges()?;
+        rules::restrict(sandbox).context("Landlock cannot be set up")?;
+    }
     calls::restrict().context("system calls cannot be restricted")
 }
 

@@ -9,14 +9,16 @@ use os::observe::process;
 
 use crate::sandbox::Ending;
 
-/// Sends `signal` to every descendant. Each is signalled as soon as it is seen: pids mostly ascend,
-/// so a child that was forked during the scan is seen later in the same scan.
-pub fn signal_all(signal: Signal) {
+/// Sends `signal` to every descendant but `spared` and what is below that. Each is signalled as
+/// soon as it is seen: pids mostly ascend, so a child that was forked during the scan is seen later
+/// in the same scan.
+pub fn signal_all(signal: Signal, spared: Option<Pid>) {
     let own = std::process::id();
     let mut tree = BTreeSet::from([own]);
     let mut others = Vec::new();
+    let spared = spared.and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
     let Ok(pids) = process::pids() else { return };
-    for pid in pids {
+    for pid in pids.into_iter().filter(|pid| Some(*pid) != spared) {
         let Some(stat) = process::stat(pid) else { continue };
         if tree.contains(&stat.parent) {
             tree.insert(pid);

@@ -2,7 +2,7 @@
 //! machines leaves. Machines and records are as in the histories, without faults of their own.
 
 use agent_core::placement::NodeView;
-use model::ApplicationName;
+use model::{ApplicationName, Walls};
 
 use super::replica::{Key, Record};
 use super::world::World;
@@ -19,7 +19,7 @@ impl World {
                 capacity: Some(*capacity),
                 load: Some(load),
                 drained: false,
-                walls: true,
+                walls: Walls::ALL,
                 started_at: None,
             };
             let key = Key::Node(world.nodes[at].id.clone());

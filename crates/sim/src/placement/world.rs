@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::lease::LEASE;
 use agent_core::placement::NodeView;
-use model::{ApplicationName, InstanceId, NodeId, ReleaseId, Timestamp};
+use model::{ApplicationName, InstanceId, NodeId, ReleaseId, Timestamp, Walls};
 
 use super::happening::Happening;
 use super::node::Node;
@@ -265,7 +265,7 @@ impl World {
         let capacity = Some(self.random.between(12, 40) as u32);
         let load = Some(self.random.between(5, 30) as u32);
         let started_at = Some(Timestamp(self.now));
-        NodeView { capacity, load, drained: false, walls: true, started_at }
+        NodeView { capacity, load, drained: false, walls: Walls::ALL, started_at }
     }
 
     // --- between the nodes

@@ -1,6 +1,6 @@
 //! What a wall adds to the start of a process: one-off commands that do nothing, in an application
-//! with a wall and in the same one without, by turns. Their way is that of instances: a shim is
-//! started, and within the wall the program.
+//! without a wall and in the same one behind each kind of wall, by turns. Their way is that of
+//! instances: a shim is started, and within the wall the program.
 
 use std::fs;
 use std::path::Path;
@@ -12,9 +12,17 @@ use crate::median;
 /// The commands that are started in each application; each takes some tens of milliseconds.
 const STARTS: usize = 41;
 
-/// Returns the median times of a start without a wall and behind one, in milliseconds.
-pub fn starts_ms(node: &BenchNode, directory: &Path) -> anyhow::Result<(f64, f64)> {
-    let applications = ["none", "standard"];
+/// Median times of a start, in milliseconds.
+pub struct Starts {
+    pub plain_ms: f64,
+    pub walled_ms: f64,
+    /// The same with a network of its own.
+    pub full_ms: f64,
+}
+
+/// Measures starts without a wall and behind one.
+pub fn starts(node: &BenchNode, directory: &Path) -> anyhow::Result<Starts> {
+    let applications = ["none", "standard", "full"];
     for isolation in applications {
         let source = directory.join(isolation);
         fs::create_dir(&source)?;
@@ -22,7 +30,7 @@ pub fn starts_ms(node: &BenchNode, directory: &Path) -> anyhow::Result<(f64, f64
         fs::write(source.join("cortex.toml"), format!("isolation = \"{isolation}\"\n"))?;
         node.push(&source, isolation)?;
     }
-    let mut times = [Vec::new(), Vec::new()];
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..STARTS {
         for (name, times) in applications.iter().zip(&mut times) {
             let start = Instant::now();
@@ -33,6 +41,6 @@ pub fn starts_ms(node: &BenchNode, directory: &Path) -> anyhow::Result<(f64, f64
     for name in applications {
         node.destroy(name)?;
     }
-    let [plain, walled] = times.map(median);
-    Ok((plain, walled))
+    let [plain_ms, walled_ms, full_ms] = times.map(median);
+    Ok(Starts { plain_ms, walled_ms, full_ms })
 }

@@ -85,6 +85,20 @@ impl Listeners {
     }
 }
 
+/// Returns the ports of loopback at which somebody listens, as a table below `/proc/net` says.
+pub fn ports_in(table: &str, transport: Transport) -> BTreeSet<u16> {
+    let state = if transport == Transport::Tcp { LISTEN } else { UNCONNECTED };
+    let rows = table.lines().skip(1).map(|line| parse(line, state));
+    let addresses = rows.filter_map(|row| match row {
+        Row::Listens(_, address) => Some(address),
+        Row::Other | Row::Unreadable => None,
+    });
+    let reached = addresses.filter(|address| {
+        address.ip().is_unspecified() || address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST)
+    });
+    reached.map(|address| address.port()).collect()
+}
+
 /// Returns the inode of a descriptor that is a socket.
 pub(super) fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
@@ -172,6 +186,24 @@ mod tests {
                 assert!(found.contains(&address), "{address} among {found:?}");
             }
         }
+    }
+
+    #[test]
+    fn only_what_loopback_reaches_counts_as_listening_there() {
+        let row = |local: &str, state: &str| {
+            format!("0: {local} 00000000:0000 {state} 0:0 00:0 0 1000 0 4711 1\n")
+        };
+        let word = |octets: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(octets));
+        let table = [
+            "head\n".to_owned(),
+            row(&format!("{}:0050", word([127, 0, 0, 1])), "0A"),
+            row(&format!("{}:0051", word([10, 0, 0, 1])), "0A"),
+            row(&format!("{}:0052", word([0; 4])), "0A"),
+            row(&format!("{}:0053", "0".repeat(32)), "0A"),
+            row(&format!("{}:0054", word([127, 0, 0, 1])), "01"),
+        ];
+        assert_eq!(ports_in(&table.concat(), Transport::Tcp), [0x50, 0x52, 0x53].into());
+        assert!(ports_in("", Transport::Udp).is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use model::{ApplicationName, NodeId, ProcessType, Slot, hash};
+use model::{ApplicationName, NodeId, ProcessType, Slot, Walls, hash};
 
 /// A burden in thousandths of a percent.
 pub(super) type Burden = u64;
@@ -26,8 +26,8 @@ const WEIGHT_MIN: Burden = 5 * POINT;
 pub(super) struct Seat {
     pub id: NodeId,
     pub takes: bool,
-    /// Whether it can build walls around applications.
-    pub walls: bool,
+    /// The walls that it can build around applications.
+    pub walls: Walls,
     hash: u64,
     capacity: u64,
     load: Burden,
@@ -41,10 +41,10 @@ impl Seat {
         let hash = hash::bytes(id.as_str().as_bytes());
         let capacity = u64::from(capacity.unwrap_or(1).max(1));
         let load = u64::from(load.unwrap_or(0)) * POINT;
-        Seat { id, takes, walls: true, hash, capacity, load, instances: 0, unready: 0 }
+        Seat { id, takes, walls: Walls::ALL, hash, capacity, load, instances: 0, unready: 0 }
     }
 
-    pub fn with_walls(self, walls: bool) -> Seat {
+    pub fn with_walls(self, walls: Walls) -> Seat {
         Seat { walls, ..self }
     }
 

@@ -180,7 +180,7 @@ impl Placement {
     /// behind a wall where that can be built.
     pub(super) fn may_hold(&self, name: &ApplicationName, seat: &super::Seat) -> bool {
         let wanted = self.wanted.get(name);
-        if wanted.is_some_and(|wanted| wanted.walled) && !seat.walls {
+        if wanted.is_some_and(|wanted| !seat.walls.contain(wanted.walls)) {
             return false;
         }
         let holder = wanted.and_then(|wanted| wanted.holder.as_ref());

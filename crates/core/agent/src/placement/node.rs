@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use model::Timestamp;
+use model::{Timestamp, Walls};
 
 use crate::mutants;
 
@@ -49,8 +49,8 @@ pub struct NodeView {
     pub load: Option<u32>,
     /// Whether it takes nothing new and gives away what it has.
     pub drained: bool,
-    /// Whether it can build walls around applications.
-    pub walls: bool,
+    /// The walls that it can build around applications.
+    pub walls: Walls,
     /// The time at which its process started, as it says itself: tells one from the next.
     pub started_at: Option<Timestamp>,
 }
@@ -168,8 +168,8 @@ mod tests {
     fn patience(deaths: usize, is_new_process: bool) -> Duration {
         let mut now = Timestamp(1_000_000);
         let started_at = Some(now);
-        let (capacity, load) = (Some(8), Some(10));
-        let view = NodeView { capacity, load, drained: false, walls: true, started_at };
+        let (capacity, load, walls) = (Some(8), Some(10), Walls::ALL);
+        let view = NodeView { capacity, load, drained: false, walls, started_at };
         let mut node = ObservedNode::new(view, now);
         for _ in 0..deaths {
             node.set_alive(now, true);
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn what_long_gone_processes_did_is_forgotten() {
         let mut now = Timestamp(1_000_000);
-        let view =
-            NodeView { capacity: None, load: None, drained: false, walls: true, started_at: None };
+        let (capacity, load, walls, started_at) = (None, None, Walls::ALL, None);
+        let view = NodeView { capacity, load, drained: false, walls, started_at };
         let mut node = ObservedNode::new(view, now);
         for _ in 0..30 {
             node.set_alive(now, true);

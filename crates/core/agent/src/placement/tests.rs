@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Incarnation, InstanceState, ProcessType};
+use model::{Incarnation, InstanceState, ProcessType, Wall, Walls};
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn id(node: &str) -> NodeId {
 
 fn view(capacity: u32, load: u32) -> NodeView {
     let (capacity, load) = (Some(capacity), Some(load));
-    NodeView { capacity, load, drained: false, walls: true, started_at: None }
+    NodeView { capacity, load, drained: false, walls: Walls::ALL, started_at: None }
 }
 
 impl Cluster {
@@ -83,7 +83,7 @@ impl Cluster {
 
     fn want(&mut self, name: &str, count: u32, holder: Option<&str>) {
         let counts = [(ProcessType::web(), count)].into();
-        let wanted = Wanted { counts, holder: holder.map(id), walled: false };
+        let wanted = Wanted { counts, holder: holder.map(id), walls: Walls::default() };
         self.wanted.insert(name.parse().unwrap(), wanted.clone());
         self.tell_all(&Event::Wanted(name.parse().unwrap(), Some(wanted)));
     }
@@ -503,13 +503,15 @@ fn what_was_just_won_is_kept_until_the_giver_is_known_to_go() {
 #[test]
 fn what_runs_behind_a_wall_goes_where_that_can_be_built() {
     let mut cluster = Cluster::new(&[("a", 16, 10), ("b", 64, 1), ("c", 16, 10)]);
-    cluster.set_view("b", NodeView { walls: false, ..view(64, 1) });
+    let other = [Wall::Standard, Wall::Full].into_iter().collect();
+    cluster.set_view("b", NodeView { walls: other, ..view(64, 1) });
     let (name, counts) = ("walled".parse::<ApplicationName>().unwrap(), 4);
-    let wanted = |walled| {
+    let wanted = |wall| {
+        let walls = [wall].into_iter().collect();
         let counts = [(ProcessType::web(), counts)].into();
-        Event::Wanted(name.clone(), Some(Wanted { counts, holder: None, walled }))
+        Event::Wanted(name.clone(), Some(Wanted { counts, holder: None, walls }))
     };
-    cluster.tell_all(&wanted(true));
+    cluster.tell_all(&wanted(Wall::FullEgress));
     cluster.run(30);
     let nodes = |cluster: &Cluster| -> BTreeSet<NodeId> {
         cluster.claims.keys().map(|(_, node)| node.clone()).collect()

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{ApplicationSpec, NodeId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase};
+use model::{
+    ApplicationSpec, NodeId, ProcessType, Release, ReleaseId, Rollout, RolloutPhase, Walls,
+};
 
 /// Slots of one process type, more than any one machine here could run; a typing error in a count
 /// must not fill memory.
@@ -14,8 +16,8 @@ pub struct Wanted {
     pub counts: BTreeMap<ProcessType, u32>,
     /// The node that has the files of its persistent paths: it runs there or nowhere.
     pub holder: Option<NodeId>,
-    /// Whether it runs behind a wall, and nowhere without.
-    pub walled: bool,
+    /// The walls that it runs behind, and nowhere without.
+    pub walls: Walls,
 }
 
 /// Returns what is wanted of the release that serves, and during a rollout also of the target; the
@@ -33,7 +35,7 @@ pub fn wanted(
     for release in [rollout.serving.as_ref(), target].into_iter().flatten() {
         let own = releases.get(release).filter(|release| spec.owns(release));
         let Some(release) = own else { continue };
-        wanted.walled |= !release.recipe.isolation.is_none();
+        release.recipe.wall().into_iter().for_each(|wall| wanted.walls.insert(wall));
         if release.recipe.is_tied() {
             // Until some node holds its files, the rollout's coordinator is about to.
             wanted.holder = Some(holder.unwrap_or(&rollout.coordinator).clone());

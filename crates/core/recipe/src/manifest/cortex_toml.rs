@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use model::Isolation;
 use model::application::{InstanceProtocol, RequestKey, RolloutMode};
 use model::release::StaticMount;
 use model::request::RequestLimits;
+use model::{Egress, Isolation};
 use serde::Deserialize;
 
 use super::{
@@ -42,6 +42,7 @@ struct File {
     persist_shared: bool,
     bus: Option<String>,
     isolation: Option<Isolation>,
+    egress: Option<Egress>,
     rollout: Option<RolloutMode>,
     balance: Option<String>,
     protocol: Option<InstanceProtocol>,
@@ -176,6 +177,7 @@ fn validate(file: File) -> Result<Manifest, String> {
         persist_shared: file.persist_shared,
         bus: file.bus.map(bus).transpose()?,
         isolation: file.isolation,
+        egress: egress(file.isolation, file.egress)?,
         statics: file.statics.into_iter().map(static_mount).collect::<Result<_, _>>()?,
         site: file.site.map(site).transpose()?,
         cron: super::cron::validate(file.cron)?,
@@ -199,6 +201,17 @@ fn validate(file: File) -> Result<Manifest, String> {
         notes,
         ..Manifest::default()
     })
+}
+
+/// Returns where it may connect to. Nothing keeps an application from that whose network is the
+/// machine's.
+fn egress(isolation: Option<Isolation>, egress: Option<Egress>) -> Result<Egress, String> {
+    match (isolation, egress) {
+        (Some(Isolation::None | Isolation::Landlock | Isolation::Standard), Some(_)) => {
+            Err("egress: only isolation = \"full\" has a network of its own; leave one out".into())
+        }
+        (_, egress) => Ok(egress.unwrap_or_default()),
+    }
 }
 
 /// Returns names of variables, a `*` at the end standing for the rest.
@@ -421,4 +434,25 @@ fn split_unit(text: &str) -> (Option<u64>, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     (text[..end].parse().ok(), text[end..].trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_out_needs_a_network_of_its_own() {
+        let (none, all) = (Some(Egress::None), Some(Egress::All));
+        for (isolation, asked, given) in [
+            (Some(Isolation::Full), all, Some(Egress::All)),
+            (Some(Isolation::Full), None, Some(Egress::None)),
+            (Some(Isolation::Standard), None, Some(Egress::None)),
+            (Some(Isolation::Standard), all, None),
+            (Some(Isolation::None), none, None),
+            // The platform's default may be one.
+            (None, all, Some(Egress::All)),
+        ] {
+            assert_eq!(egress(isolation, asked).ok(), given, "{isolation:?} {asked:?}");
+        }
+    }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::{PROCFILE, SERVER, STANDARD};
-use crate::fixtures::cluster::{Location, cluster_at, id_of};
+use super::{ATTEMPTS, Others, PROCFILE, SERVER, STANDARD};
+use crate::fixtures::cluster::{Location, cluster_at, first_at, id_of, row};
 use crate::node::{Node, command_within, run};
 use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
@@ -101,4 +101,57 @@ fn a_node_that_can_build_no_wall_says_so_and_gets_nothing_that_wants_one() {
     });
     able.up();
     unable.await_ready("walled", "web", 3);
+}
+
+/// What Landlock and the filter of calls keep an application from, without a namespace.
+const KEPT_FROM: &[&str] = &[
+    "reads_another_applications_source",
+    "reads_another_applications_persistent_file",
+    "writes_another_applications_persistent_file",
+    "reads_another_applications_log",
+    "reads_another_applications_secret",
+    "lists_other_applications",
+    "lists_the_store",
+    "lists_the_keys_of_the_cluster",
+    "reads_the_options_of_the_node",
+    "links_a_file_of_the_node",
+    "follows_a_link_of_its_own",
+    "reads_the_users_home",
+    "reads_the_machines_temporary_files",
+    "reads_another_applications_environment",
+    "reads_the_memory_of_the_node",
+    "reads_the_memory_of_another_application",
+    "traces_another_application",
+    "looks_through_the_root_of_the_node",
+    "takes_a_descriptor_of_another_application",
+    "shares_the_routers_port",
+    "makes_a_namespace_of_users",
+    "gains_rights_from_a_program",
+];
+
+#[test]
+fn landlock_alone_is_named_as_such_and_keeps_what_it_can() {
+    let node = first_at(Location::Machine(without_namespaces()), &[]);
+    let row = row(&node, &id_of(&node)).expect("its row");
+    assert_eq!(row["walls"], serde_json::json!(["landlock"]), "{row}");
+    assert!(node.cortex(&["nodes"]).contains(" landlock "), "in its column");
+    let doctor = node.run(&["doctor"]).stdout;
+    assert!(doctor.contains("isolation = \"landlock\""), "{doctor}");
+    let [victim, alone, walled] = ["victim", "alone", "walled"].map(|name| node.path(name));
+    let files = [PROCFILE, ("server.py", SERVER), ("attempts.py", ATTEMPTS)];
+    let named = ("Procfile", "web: python3 server.py victim\n");
+    let kept = [("cortex.toml", "persist = [\"kept.txt\"]\n"), ("kept.txt", "kept")];
+    of_files(&victim, &[&[named, files[1]], &kept[..]].concat());
+    of_files(&alone, &[&files[..], &[("cortex.toml", "isolation = \"landlock\"\n")]].concat());
+    of_files(&walled, &[&files[..], &[STANDARD]].concat());
+    node.push(&victim, "victim");
+    // What asks for more is not given less.
+    node.try_push(&walled, "walled").refused().saying(&["can build the wall", "standard"]);
+    let alone = node.push(&alone, "alone");
+    assert_eq!(isolation_of(&node, "alone"), "landlock");
+    let outcomes = Others::of(&node).attempted_by(&alone);
+    for name in KEPT_FROM {
+        assert!(outcomes[*name].1 != "succeeded", "{name}: {outcomes:#?}");
+    }
+    node.run(&["users", "add", "ana", "--role", "developer"]).refused();
 }

@@ -1,4 +1,4 @@
-"""Answers a POST of facts in JSON with what `attempts.py` says of them."""
+"""Answers a POST of facts in JSON with what the attempts of that name say of them."""
 
 import http.server
 import os
@@ -12,7 +12,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         facts = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        command = [sys.executable, "attempts.py", facts]
+        attempts = self.path.strip("/") or "attempts"
+        command = [sys.executable, attempts + ".py", facts]
         done = subprocess.run(command, capture_output=True, timeout=60)
         self.answer(done.stdout + done.stderr)
 

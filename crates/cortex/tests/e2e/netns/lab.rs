@@ -132,7 +132,7 @@ impl Host {
     }
 
     #[track_caller]
-    fn within(&self, arguments: &[&str]) {
+    pub fn within(&self, arguments: &[&str]) {
         within(&self.enter(), arguments);
     }
 

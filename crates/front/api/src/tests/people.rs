@@ -380,9 +380,15 @@ async fn who_is_no_owner_runs_nothing_without_a_wall() {
         client.post("/v1/isolation", &json!({ "default": default })).await
     };
     assert_eq!(code(set(&ana, "none").await), "no_right");
-    assert_eq!(code(set(&api.client, "full").await), "no_isolation");
+    assert_eq!(code(set(&api.client, "some").await), "no_isolation");
     assert_eq!(set(&api.client, "none").await.unwrap()["set"], "none");
     push(&ana, of(&none)).await.unwrap();
+    // More may be the default, and then less is an owner's; no node can build it here.
+    assert_eq!(set(&api.client, "full").await.unwrap()["default"], "full");
+    assert_eq!(code(push(&ana, of(&standard)).await), "isolation_needed");
+    assert_eq!(code(push(&ana, archive(PYTHON)).await), "no_wall");
+    push(&api.client, of(&standard)).await.unwrap();
+    assert_eq!(set(&api.client, "none").await.unwrap()["set"], "none");
     let auto = set(&api.client, "auto").await.unwrap();
     assert_eq!((&auto["default"], &auto["set"]), (&json!("standard"), &json!("auto")));
 }

@@ -127,6 +127,7 @@ pub mod tests {
             memory_bytes: None,
             instances: 0,
             ready: 0,
+            walls: Vec::new(),
             version: None,
             joined_at: None,
             last_seen: None,

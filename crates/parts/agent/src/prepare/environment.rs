@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context;
-use model::{ApplicationName, Isolation, Release, TypedKey};
+use model::{ApplicationName, Release, TypedKey};
 
 use super::Preparer;
 use os::directory::private_directory;
@@ -37,9 +37,9 @@ impl Preparer {
         let temporary = self.layout.temporary(application);
         let cache = self.layout.cache(application);
         // What one application puts into a cache, another would run.
-        let shared = match release.recipe.isolation {
-            Isolation::None => self.layout.shared_cache(),
-            Isolation::Standard => cache.join(OWN_PACKAGES),
+        let shared = match release.recipe.wall() {
+            None => self.layout.shared_cache(),
+            Some(_) => cache.join(OWN_PACKAGES),
         };
         for path in [&home, &temporary, &shared, &cache, &self.layout.persist(application)] {
             private_directory(path)

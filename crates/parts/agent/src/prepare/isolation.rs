@@ -1,9 +1,16 @@
 //! What an application sees of its machine from behind its wall.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use model::{ApplicationName, Isolation, Release};
+use model::acme::PublicAddresses;
+use model::node::NodeAddress;
+use model::{ApplicationName, Isolation, Key, Prefix, Release, TypedKey};
+use shim::network::{Network, Service, WayOut};
 use shim::sandbox::Sandbox;
+use store::lookup_record;
 
 use super::Preparer;
 
@@ -11,22 +18,33 @@ use super::Preparer;
 const PROGRAMS: &str = "bin";
 /// The directories beside `bin` in which its programs keep what they need.
 const BESIDE_PROGRAMS: &[&str] = &["lib", "lib64", "libexec", "include"];
+/// The ending of the keys at which members say where others reach them.
+const ADDRESS_ENDING: &str = "::address";
+/// The time for the name of a member to be resolved; one whose name cannot be has no address now.
+const NAME_TIME: Duration = Duration::from_secs(2);
 /// The directory of rustup, whose programs start what lies in another one beside it.
 const RUSTUP: (&str, &str) = (".cargo", ".rustup");
 
+/// The ports that a process listens at, and whether it may reach the network as the node does.
+#[derive(Default)]
+pub(super) struct Reach {
+    pub tcp: Vec<u16>,
+    pub udp: Vec<u16>,
+    pub builds: bool,
+}
+
 impl Preparer {
     /// Returns the wall that a release asks for; `chosen` are the directories of the interpreters
-    /// that were chosen for it, and `ports` the TCP ports to listen at.
+    /// that were chosen for it.
     pub(super) fn sandbox(
         &self,
         application: &ApplicationName,
         release: &Release,
         chosen: &[String],
-        ports: Vec<u16>,
+        reach: Reach,
+        closed: Option<Vec<IpAddr>>,
     ) -> Option<Sandbox> {
-        if release.recipe.isolation == Isolation::None {
-            return None;
-        }
+        release.recipe.wall()?;
         let (layout, build) = (&self.layout, release.build_id());
         let temporary = layout.temporary(application);
         // Links of the node's own, to interpreters that are there anyway or beside them.
@@ -50,8 +68,50 @@ impl Preparer {
                 temporary.clone(),
             ],
             temporary,
-            ports,
+            ports: reach.tcp.clone(),
+            landlock_alone: release.recipe.isolation == Isolation::Landlock,
+            network: self.own_network(release.recipe.isolation, reach, closed),
         })
+    }
+
+    /// Returns the network of a process that has one of its own. A build fetches what it needs, so
+    /// it is in the machine's. `closed` are addresses without a route; if it is
+    /// `None`, none has one.
+    fn own_network(
+        &self,
+        isolation: Isolation,
+        reach: Reach,
+        closed: Option<Vec<IpAddr>>,
+    ) -> Option<Network> {
+        if isolation != Isolation::Full || reach.builds {
+            return None;
+        }
+        let service = |at| Service { within: at, at };
+        let services = self.bus.into_iter().map(service).collect();
+        let egress = closed.map(|closed| WayOut { closed });
+        Some(Network { tcp: reach.tcp, udp: reach.udp, services, egress })
+    }
+
+    /// Returns the addresses of all members, as far as they can be told now: applications that may
+    /// reach the internet are not to reach them.
+    pub(super) async fn members(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let mut found = BTreeSet::new();
+        for key in self.store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
+            if let Some(TypedKey::PublicAddresses(_)) = TypedKey::parse(&key) {
+                let public = lookup_record::<PublicAddresses>(&*self.store, key).await?;
+                found.extend(public.into_iter().flat_map(|public| public.addresses));
+                continue;
+            }
+            if !key.as_str().ends_with(ADDRESS_ENDING) {
+                continue;
+            }
+            let address = lookup_record::<NodeAddress>(&*self.store, key).await?;
+            for place in address.into_iter().flat_map(|address| address.addresses) {
+                let named = tokio::time::timeout(NAME_TIME, tokio::net::lookup_host(place)).await;
+                found.extend(named.into_iter().flatten().flatten().map(|address| address.ip()));
+            }
+        }
+        Ok(found.into_iter().collect())
     }
 }
 

@@ -8,6 +8,7 @@ use model::release::Step;
 use model::{ApplicationName, Release};
 use tokio::time::Instant;
 
+use super::isolation::Reach;
 use super::{LaunchSpec, Preparer, Purpose, caps, failure, quiet};
 use os::platform_log;
 
@@ -49,8 +50,8 @@ impl Preparer {
         let now = self.clock.now();
         platform_log::append(&log, now, &format!("-----> {}", step.name));
         let launch = async {
-            let (mut environment, sandbox) =
-                self.surroundings(application, release, Vec::new()).await?;
+            let reach = Reach { builds: kind == BUILD, ..Reach::default() };
+            let (mut environment, sandbox) = self.surroundings(application, release, reach).await?;
             if kind == BUILD {
                 self.network.add_to(&mut environment);
             }

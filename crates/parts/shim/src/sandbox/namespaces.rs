@@ -1,23 +1,30 @@
-//! The namespaces of users and processes, which a child of the shim is born into, and what the
-//! child is allowed there until its wall stands.
+//! The namespaces of users and processes, which a child of the shim is born into, the one of
+//! networks, which it enters, and what it is allowed there until its wall stands.
 
 use super::attempt::remedy;
 use anyhow::Context;
+use model::Wall;
 use rustix::process::{getgid, getuid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, UnshareFlags, capabilities, clear_ambient_capability_set,
-    configure_capability_in_ambient_set, set_capabilities,
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags, capabilities,
+    clear_ambient_capability_set, configure_capability_in_ambient_set, move_into_link_name_space,
+    set_capabilities,
 };
+use std::os::fd::BorrowedFd;
 
-/// Makes the namespaces for the next child of this process, which becomes the first process in them
-/// and may mount there. Nothing outside is within the reach of that privilege.
-pub fn make_namespaces() -> anyhow::Result<()> {
+/// What a child may do in the namespaces: mount and enter others; set up its own network.
+const PRIVILEGES: &[CapabilitySet] =
+    &[CapabilitySet::SYS_ADMIN, CapabilitySet::NET_ADMIN, CapabilitySet::NET_BIND_SERVICE];
+
+/// Moves this process into a namespace of users, in which its children may make and enter others.
+/// Nothing outside is within the reach of that privilege.
+pub fn make_user_namespace() -> anyhow::Result<()> {
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
-    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID).with_context(|| {
+    unshare(UnshareFlags::NEWUSER).with_context(|| {
         format!(
             "this machine does not let ordinary users make namespaces, which isolation = \
              \"standard\" needs: {}, or set isolation = \"none\"",
-            remedy()
+            remedy(Wall::Standard)
         )
     })?;
     // Who may set groups could drop one that keeps him out of a file.
@@ -26,10 +33,24 @@ pub fn make_namespaces() -> anyhow::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
     // A program that is executed loses all but these.
     let mut sets = capabilities(None)?;
-    sets.inheritable = CapabilitySet::SYS_ADMIN;
+    sets.inheritable = PRIVILEGES.iter().fold(CapabilitySet::empty(), |all, one| all | *one);
     set_capabilities(None, sets)?;
-    configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
+    for one in PRIVILEGES {
+        configure_capability_in_ambient_set(*one, true)?;
+    }
     Ok(())
+}
+
+/// Makes the namespace of processes for the next child of this process, which becomes the first
+/// process in it.
+pub fn make_process_namespace() -> anyhow::Result<()> {
+    unshare(UnshareFlags::NEWPID).context("no namespace of processes")
+}
+
+/// Moves this process into a network.
+pub fn enter_network(namespace: BorrowedFd<'_>) -> anyhow::Result<()> {
+    let kind = Some(LinkNameSpaceType::Network);
+    move_into_link_name_space(namespace, kind).context("its network cannot be entered")
 }
 
 /// Gives up what the namespaces allow, in this process and for all that it starts.

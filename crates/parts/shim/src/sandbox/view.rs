@@ -24,25 +24,17 @@ const OLD: &str = "/old";
 const NEW: &str = "/new";
 /// What belongs to the system below the root, here and on other distributions. Where it is a link,
 /// as `/bin` is, the link is there.
-const SYSTEM: &[&str] = &[
-    "bin",
-    "sbin",
-    "lib",
-    "lib32",
-    "lib64",
-    "libx32",
-    "usr",
-    "etc",
-    "opt",
-    "nix",
-    "gnu",
-    "sys",
-    "var/lib",
-    "var/cache",
-];
+pub const SYSTEM: &[&str] =
+    &["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "sys"];
+/// The same beside those, where the network is the machine's ...
+pub const SYSTEM_WIDE: &[&str] = &["nix", "gnu", "var/lib", "var/cache"];
+/// ... and the part of it that holds no sockets of services, for a network of its own: whoever can
+/// connect to one has somebody outside who works for him.
+const SYSTEM_NARROW: &[&str] =
+    &["nix/store", "gnu/store", "var/lib/gems", "var/lib/ghc", "var/lib/ca-certificates-java"];
 /// The settings of name resolution; `/etc/resolv.conf` is a link to one of them.
-const RESOLVERS: &[&str] = &["run/systemd/resolve", "run/resolvconf", "run/NetworkManager"];
-const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+pub const RESOLVERS: &[&str] = &["run/systemd/resolve", "run/resolvconf", "run/NetworkManager"];
+pub const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: &[(&str, &str)] = &[
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -77,7 +69,11 @@ pub fn build(sandbox: &Sandbox) -> anyhow::Result<()> {
 }
 
 fn fill(sandbox: &Sandbox) -> anyhow::Result<()> {
-    for name in SYSTEM.iter().chain(RESOLVERS) {
+    let also: [&[&str]; 2] = match sandbox.network {
+        None => [SYSTEM_WIDE, RESOLVERS],
+        Some(_) => [SYSTEM_NARROW, &[]],
+    };
+    for name in SYSTEM.iter().chain(also.into_iter().flatten()) {
         let (from, to) = (Path::new(OLD).join(name), Path::new(NEW).join(name));
         match fs::symlink_metadata(&from) {
             Ok(metadata) if metadata.is_symlink() => symlink(fs::read_link(&from)?, &to)?,
@@ -90,7 +86,10 @@ fn fill(sandbox: &Sandbox) -> anyhow::Result<()> {
         directory(&path)?;
         Ok(path)
     };
-    at("run")?;
+    let run = at("run")?;
+    if sandbox.network.is_some() {
+        name_resolver(&run).context("no settings for names")?;
+    }
     symlink("/run", at("var")?.join("run"))?;
     let noexec = PLAIN | MountFlags::NOEXEC;
     mount("proc", at("proc")?, "proc", noexec, None).context("no list of processes")?;
@@ -117,6 +116,45 @@ fn fill(sandbox: &Sandbox) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Names the resolver of a network of its own, which is the relay where there is a way out. Where
+/// nobody listens, names are refused at once.
+fn name_resolver(run: &Path) -> anyhow::Result<()> {
+    const NAMED: &str = "etc/resolv.conf";
+    let settings = run.join("resolv.conf");
+    fs::write(&settings, "nameserver 127.0.0.1\n")?;
+    let place = Path::new(NEW).join(NAMED);
+    match fs::read_link(&place) {
+        Ok(target) => {
+            // It is taken as it is seen within: as a path below the new root.
+            let target = Path::new("/etc").join(target);
+            let target = below(NEW, &lexical(&target));
+            if !target.exists() {
+                directory(target.parent().context("it is a file")?)?;
+                fs::copy(&settings, &target)?;
+            } else {
+                mount_bind(&settings, &target)?;
+            }
+        }
+        Err(_) if place.exists() => mount_bind(&settings, &place)?,
+        // The default is the same.
+        Err(_) => {}
+    }
+    Ok(())
+}
+
+/// Returns an absolute path without `..`, which leads to the parent of what stands before it.
+fn lexical(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => drop(clean.pop()),
+            std::path::Component::Normal(name) => clean.push(name),
+            _ => {}
+        }
+    }
+    clean
 }
 
 fn devices(place: &Path) -> anyhow::Result<()> {
@@ -182,4 +220,23 @@ fn directory(place: &Path) -> io::Result<()> {
 
 fn below(root: &str, path: &Path) -> PathBuf {
     Path::new(root).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_settings_are_followed_below_the_new_root() {
+        for (link, path) in [
+            (
+                "/etc/../run/systemd/resolve/stub-resolv.conf",
+                "/run/systemd/resolve/stub-resolv.conf",
+            ),
+            ("/run/resolvconf/resolv.conf", "/run/resolvconf/resolv.conf"),
+            ("/etc/../../../x", "/x"),
+        ] {
+            assert_eq!(lexical(Path::new(link)), Path::new(path));
+        }
+    }
 }

@@ -1,0 +1,32 @@
+"""What an application does that may reach the internet."""
+
+import json
+import socket
+import sys
+
+facts = json.loads(sys.argv[1])
+host, port = facts["internet"], facts["outside_port"]
+
+
+def connects():
+    with socket.create_connection((host, port), timeout=5) as end:
+        return end.recv(16) == b"outside"
+
+
+def asks():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        end.settimeout(5)
+        end.sendto(b"asked", (host, port))
+        return end.recv(16) == b"answered"
+
+
+def resolves():
+    return socket.gethostbyname("outside.example") == host
+
+
+for attempt in (connects, asks, resolves):
+    try:
+        outcome = "succeeded" if attempt() else "failed: it was another one"
+    except Exception as error:
+        outcome = f"failed: {error}"
+    print("real", attempt.__name__, outcome, flush=True)
