@@ -219,6 +219,14 @@ pub enum TypedKey {
     RotationOrder,
     /// The keys that a node has for that.
     NodeSecrets(NodeId),
+    /// The import of an exported cluster, until it is through.
+    ImportUnderWay,
+    /// When copies of the cluster are made, and where they go.
+    BackupSettings,
+    /// The order to make one now.
+    BackupOrder,
+    /// What became of them.
+    BackupLog,
     /// What applications get that say nothing of their isolation.
     IsolationDefault,
     /// The name of the platform itself.
@@ -325,6 +333,10 @@ impl TypedKey {
             TypedKey::Sealing => "cluster::secrets".into(),
             TypedKey::RotationOrder => "cluster::secrets::rotate".into(),
             TypedKey::NodeSecrets(node) => format!("node::{node}::secrets"),
+            TypedKey::ImportUnderWay => "cluster::import".into(),
+            TypedKey::BackupSettings => "backup::settings".into(),
+            TypedKey::BackupOrder => "backup::order".into(),
+            TypedKey::BackupLog => "backup::log".into(),
             TypedKey::IsolationDefault => "cluster::isolation".into(),
             TypedKey::PlatformAddress => "cluster::address".into(),
             TypedKey::User(user) => format!("access::users::{user}"),
@@ -416,6 +428,10 @@ impl TypedKey {
             ["cluster", "secrets"] => TypedKey::Sealing,
             ["cluster", "secrets", "rotate"] => TypedKey::RotationOrder,
             ["node", node, "secrets"] => TypedKey::NodeSecrets(node.parse().ok()?),
+            ["cluster", "import"] => TypedKey::ImportUnderWay,
+            ["backup", "settings"] => TypedKey::BackupSettings,
+            ["backup", "order"] => TypedKey::BackupOrder,
+            ["backup", "log"] => TypedKey::BackupLog,
             ["cluster", "isolation"] => TypedKey::IsolationDefault,
             ["cluster", "address"] => TypedKey::PlatformAddress,
             ["access", "users", user] => TypedKey::User(user.parse().ok()?),
@@ -489,6 +505,10 @@ impl TypedKey {
             | TypedKey::Sealing
             | TypedKey::RotationOrder
             | TypedKey::NodeSecrets(_)
+            | TypedKey::ImportUnderWay
+            | TypedKey::BackupSettings
+            | TypedKey::BackupOrder
+            | TypedKey::BackupLog
             | TypedKey::IsolationDefault
             | TypedKey::PlatformAddress
             | TypedKey::User(_)

@@ -117,6 +117,7 @@ pub fn sealed_for(key: &Key) -> Option<Key> {
                 | TypedKey::AcmeChallenge(_)
                 | TypedKey::AcmeSettings
                 | TypedKey::AcmeOrder(_)
+                | TypedKey::BackupSettings
         )
     });
     if is_secret {
@@ -126,7 +127,7 @@ pub fn sealed_for(key: &Key) -> Option<Key> {
 }
 
 /// The first tokens of all keys whose values may be secrets.
-pub const SECRET_ROOTS: [&str; 4] = ["app", "cert", "acme", "lost"];
+pub const SECRET_ROOTS: [&str; 5] = ["app", "cert", "acme", "backup", "lost"];
 
 #[cfg(test)]
 mod tests {
@@ -145,6 +146,8 @@ mod tests {
         check("cert::shop.example.org", Some("cert::shop.example.org"));
         check("acme::account", Some("acme::account"));
         check("acme::registration", None);
+        check("backup::settings", Some("backup::settings"));
+        check("backup::log", None);
         check("cluster::secrets", None);
         check("mine::app::blog::config", None);
         check("lost::app::blog::config", Some("app::blog::config"));

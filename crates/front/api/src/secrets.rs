@@ -174,7 +174,7 @@ fn prefix(text: &str) -> Prefix {
 /// that could read them is gone.
 pub async fn known(api: &Api) -> Result<Vec<String>, Problem> {
     let mut known = Vec::new();
-    for root in ["app", "cert", "acme"] {
+    for root in ["app", "cert", "acme", "backup"] {
         for key in api.store.keys(&prefix(root)).await? {
             match TypedKey::parse(&key) {
                 Some(TypedKey::Config(name)) => {
@@ -187,6 +187,9 @@ pub async fn known(api: &Api) -> Result<Vec<String>, Problem> {
                 }
                 Some(TypedKey::Certificate(name)) => {
                     known.push(format!("the private key of the certificate for {name}"));
+                }
+                Some(TypedKey::BackupSettings) => {
+                    known.push("the pass-phrase of back-ups".into());
                 }
                 Some(TypedKey::AcmeAccount) => {
                     known.push("the key of the account at the certificate authority".into());
