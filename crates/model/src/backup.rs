@@ -7,6 +7,29 @@ use crate::id::NodeId;
 use crate::record::Unknown;
 use crate::time::Timestamp;
 
+/// The records about copies that are made by themselves: `backup::settings` and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackupKey {
+    Settings,
+    Order,
+    Log,
+}
+
+impl BackupKey {
+    pub fn word(self) -> &'static str {
+        match self {
+            BackupKey::Settings => "settings",
+            BackupKey::Order => "order",
+            BackupKey::Log => "log",
+        }
+    }
+
+    pub fn of(word: &str) -> Option<BackupKey> {
+        let all = [BackupKey::Settings, BackupKey::Order, BackupKey::Log];
+        all.into_iter().find(|key| key.word() == word)
+    }
+}
+
 /// `cluster::import`: the import of an exported cluster that has begun. Written by the node that
 /// imports, which deletes it when everything is there: until then the same file may be imported
 /// again, and no other.

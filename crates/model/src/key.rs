@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::audit::AuditId;
+use crate::backup::BackupKey;
 use crate::build::BuildId;
 use crate::certificate::CertificateName;
 use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId, TeamName, UserName};
@@ -221,12 +222,8 @@ pub enum TypedKey {
     NodeSecrets(NodeId),
     /// The import of an exported cluster, until it is through.
     ImportUnderWay,
-    /// When copies of the cluster are made, and where they go.
-    BackupSettings,
-    /// The order to make one now.
-    BackupOrder,
-    /// What became of them.
-    BackupLog,
+    /// A record about the copies of the cluster that are made by themselves.
+    Backup(BackupKey),
     /// What applications get that say nothing of their isolation.
     IsolationDefault,
     /// The name of the platform itself.
@@ -334,9 +331,7 @@ impl TypedKey {
             TypedKey::RotationOrder => "cluster::secrets::rotate".into(),
             TypedKey::NodeSecrets(node) => format!("node::{node}::secrets"),
             TypedKey::ImportUnderWay => "cluster::import".into(),
-            TypedKey::BackupSettings => "backup::settings".into(),
-            TypedKey::BackupOrder => "backup::order".into(),
-            TypedKey::BackupLog => "backup::log".into(),
+            TypedKey::Backup(record) => format!("backup::{}", record.word()),
             TypedKey::IsolationDefault => "cluster::isolation".into(),
             TypedKey::PlatformAddress => "cluster::address".into(),
             TypedKey::User(user) => format!("access::users::{user}"),
@@ -429,9 +424,7 @@ impl TypedKey {
             ["cluster", "secrets", "rotate"] => TypedKey::RotationOrder,
             ["node", node, "secrets"] => TypedKey::NodeSecrets(node.parse().ok()?),
             ["cluster", "import"] => TypedKey::ImportUnderWay,
-            ["backup", "settings"] => TypedKey::BackupSettings,
-            ["backup", "order"] => TypedKey::BackupOrder,
-            ["backup", "log"] => TypedKey::BackupLog,
+            ["backup", word] => TypedKey::Backup(BackupKey::of(word)?),
             ["cluster", "isolation"] => TypedKey::IsolationDefault,
             ["cluster", "address"] => TypedKey::PlatformAddress,
             ["access", "users", user] => TypedKey::User(user.parse().ok()?),
@@ -506,9 +499,7 @@ impl TypedKey {
             | TypedKey::RotationOrder
             | TypedKey::NodeSecrets(_)
             | TypedKey::ImportUnderWay
-            | TypedKey::BackupSettings
-            | TypedKey::BackupOrder
-            | TypedKey::BackupLog
+            | TypedKey::Backup(_)
             | TypedKey::IsolationDefault
             | TypedKey::PlatformAddress
             | TypedKey::User(_)

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::backup::BackupKey;
 use crate::hex::{from_hex, to_hex};
 use crate::key::{Key, TypedKey};
 use crate::record::Unknown;
@@ -117,7 +118,7 @@ pub fn sealed_for(key: &Key) -> Option<Key> {
                 | TypedKey::AcmeChallenge(_)
                 | TypedKey::AcmeSettings
                 | TypedKey::AcmeOrder(_)
-                | TypedKey::BackupSettings
+                | TypedKey::Backup(BackupKey::Settings)
         )
     });
     if is_secret {

@@ -67,7 +67,7 @@ pub struct FilesImported {
     pub left_out: Option<String>,
 }
 
-/// When copies of the cluster are to be made, and where they go.
+/// The schedule by which copies of the cluster are to be made.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackupAsked {
     /// The time of day: "03:00".

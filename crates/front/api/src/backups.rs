@@ -5,7 +5,7 @@ use ::backup::schedule::{daily, pass_phrase_fault};
 use agent::scheduled::zone;
 use axum::Json;
 use axum::extract::State;
-use model::backup::{BackupLog, BackupOrder, BackupPlace, BackupSettings};
+use model::backup::{BackupKey, BackupLog, BackupOrder, BackupPlace, BackupSettings};
 use model::record::{RECORD_VERSION, Unknown};
 use model::{NodeId, TypedKey};
 
@@ -36,7 +36,7 @@ pub async fn schedule(
     let settings = settings(&api, asked).await?;
     {
         let _changing = api.changes.lock().await;
-        records::write(&*api.store, TypedKey::BackupSettings, &settings).await?;
+        records::write(&*api.store, TypedKey::Backup(BackupKey::Settings), &settings).await?;
     }
     Ok(Json(shown(&api).await?))
 }
@@ -99,7 +99,7 @@ pub async fn unschedule(State(api): State<Shared>) -> Result<Json<BackupsShown>,
     {
         let _changing = api.changes.lock().await;
         require(&api).await?;
-        api.store.delete(TypedKey::BackupSettings.key()).await?;
+        api.store.delete(TypedKey::Backup(BackupKey::Settings).key()).await?;
     }
     Ok(Json(shown(&api).await?))
 }
@@ -108,13 +108,13 @@ pub async fn unschedule(State(api): State<Shared>) -> Result<Json<BackupsShown>,
 pub async fn capture(State(api): State<Shared>) -> Result<Json<BackupsShown>, Problem> {
     require(&api).await?;
     let order = BackupOrder { v: RECORD_VERSION, asked_at: api.now(), unknown: Unknown::new() };
-    records::write(&*api.store, TypedKey::BackupOrder, &order).await?;
+    records::write(&*api.store, TypedKey::Backup(BackupKey::Order), &order).await?;
     Ok(Json(BackupsShown { asked_ms: Some(order.asked_at.0), ..shown(&api).await? }))
 }
 
 async fn require(api: &Api) -> Result<BackupSettings, Problem> {
     let settings: Option<BackupSettings> =
-        records::read(&*api.store, TypedKey::BackupSettings).await?;
+        records::read(&*api.store, TypedKey::Backup(BackupKey::Settings)).await?;
     let what = "no back-ups are scheduled";
     settings.ok_or_else(|| {
         Problem::conflict("no_schedule", what)
@@ -124,8 +124,9 @@ async fn require(api: &Api) -> Result<BackupSettings, Problem> {
 
 async fn shown(api: &Api) -> Result<BackupsShown, Problem> {
     let settings: Option<BackupSettings> =
-        records::read(&*api.store, TypedKey::BackupSettings).await?;
-    let log: Option<BackupLog> = records::read(&*api.store, TypedKey::BackupLog).await?;
+        records::read(&*api.store, TypedKey::Backup(BackupKey::Settings)).await?;
+    let log: Option<BackupLog> =
+        records::read(&*api.store, TypedKey::Backup(BackupKey::Log)).await?;
     let log = log.unwrap_or_default();
     let problem = settings.as_ref().and_then(|settings| log.problem(settings, api.now()));
     let running = log.last.as_ref().filter(|last| last.ended_at.is_none());

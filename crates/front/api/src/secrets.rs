@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use ::secrets::{Next, Wait};
 use axum::extract::State;
 use axum::{Extension, Json};
+use model::backup::BackupKey;
 use model::record::{RECORD_VERSION, Unknown};
 use model::secrets::{NodeSecrets, RotationOrder, SealingKeyId, SealingRecord};
 use model::{NodeId, Prefix, Timestamp, TypedKey};
@@ -188,7 +189,7 @@ pub async fn known(api: &Api) -> Result<Vec<String>, Problem> {
                 Some(TypedKey::Certificate(name)) => {
                     known.push(format!("the private key of the certificate for {name}"));
                 }
-                Some(TypedKey::BackupSettings) => {
+                Some(TypedKey::Backup(BackupKey::Settings)) => {
                     known.push("the pass-phrase of back-ups".into());
                 }
                 Some(TypedKey::AcmeAccount) => {

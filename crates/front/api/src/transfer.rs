@@ -31,6 +31,9 @@ use api_types::backup::{ClusterImported, ImportReadiness};
 use api_types::export::{ExportDecoder, ExportPiece, FormatError};
 use store::SharedStore;
 
+/// What to do about an import that has begun and failed.
+const GOES_ON: &str = "what has come stays, and no application starts; import the same file again \
+                       once the cause is mended, or start from an empty data directory";
 /// Bytes that a client may go on sending after an error before it is cut off.
 const DISCARDED_BYTES_MAX: u64 = 1 << 30;
 
@@ -180,15 +183,12 @@ pub async fn bring_in(
             Err(error) => Err(cut(&error)),
         };
         if let Err(problem) = taken {
-            let kept = importer.settle().await;
+            importer.settle().await;
             discard(body).await;
-            return Err(problem.hint(format!(
-                "{kept} keys had been written, and no application starts; import the same file \
-                 again once the cause is mended, or start from an empty data directory"
-            )));
+            return Err(problem.hint(GOES_ON));
         }
     }
-    Ok(Json(importer.finish().await.map_err(refused)?))
+    Ok(Json(importer.finish().await.map_err(|error| refused(error).hint(GOES_ON))?))
 }
 
 /// Fails on a node without a store of its own: what it has to do is another one's.

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::pass_phrase::{PassPhrase, PassPhraseArgs};
-use super::{Session, output};
+use super::{Json, Session, output};
 use api_types::backup::FilesState;
 use backup::archive::ArchiveWriter;
 use client::transfer::{self, ClusterExported};
@@ -36,11 +37,15 @@ pub struct Export {
     plain: bool,
     #[command(flatten)]
     pass_phrase: PassPhraseArgs,
+    #[command(flatten)]
+    json: Json,
 }
 
 impl Export {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
         ensure_here(session, "exported")?;
+        let both = "stdout has either the file or the JSON";
+        ensure!(!(self.json.json && is_standard(&self.file)), both);
         let phrase = match self.plain {
             true => None,
             false => Some(self.pass_phrase.choose()?),
@@ -62,7 +67,18 @@ impl Export {
         for line in notes(&exported) {
             output::complain(&line);
         }
-        Ok(())
+        if !self.json.json {
+            return Ok(());
+        }
+        let left_out = exported.left_out.iter();
+        let left_out = left_out.map(|(name, why)| json!({"application": name, "why": why}));
+        output::json(&json!({
+            "file": place,
+            "bytes": bytes,
+            "keys": exported.totals.keys,
+            "contents": exported.contents,
+            "left_out": left_out.collect::<Vec<_>>(),
+        }))
     }
 
     /// Writes the export; the file gets its name once it is whole.

@@ -5,7 +5,10 @@ use bytes::Bytes;
 use model::application::Holder;
 use model::backup::ImportUnderWay;
 use model::record::{RECORD_VERSION, Unknown};
-use model::{ApplicationName, ApplicationSpec, Key, Prefix, Timestamp, TypedKey, record};
+use model::{
+    ApplicationName, ApplicationSpec, Key, NodeId, Prefix, Rollout, RolloutPhase, Timestamp,
+    TypedKey, record,
+};
 use thiserror::Error;
 
 use super::BackupContext;
@@ -224,9 +227,9 @@ impl ClusterImporter {
         Ok(())
     }
 
-    /// Waits for the writes that are under way after an error, and returns how many keys stay.
-    pub async fn settle(&mut self) -> u64 {
-        self.writer.settle().await.map_or(0, |imported| imported.keys)
+    /// Waits for the writes that are under way after an error.
+    pub async fn settle(&mut self) {
+        self.writer.settle().await.ok();
     }
 
     /// Ends the import once the last byte has come: now applications may start.
@@ -236,6 +239,13 @@ impl ClusterImporter {
         self.writer.settle().await?;
         self.writer.check()?;
         for (key, ends, value) in std::mem::take(&mut self.last) {
+            let value = match record::decode::<Rollout>(&value) {
+                Ok(rollout) => {
+                    let (node, now) = (self.context.node.clone(), self.context.clock.now());
+                    record::encode(&without_coordinator(rollout, node, now)).into()
+                }
+                Err(_) => value,
+            };
             self.writer.set(key, ends, value).await?;
         }
         let written = self.writer.settle().await?;
@@ -246,6 +256,49 @@ impl ClusterImporter {
     }
 }
 
+/// Returns a rollout as it stands where its coordinator is no more: one that was under way is over
+/// if there is a release that serves, and begins anew if there is none.
+fn without_coordinator(mut rollout: Rollout, node: NodeId, now: Timestamp) -> Rollout {
+    if matches!(rollout.phase, RolloutPhase::Done | RolloutPhase::Failed) {
+        return rollout;
+    }
+    match (rollout.serving.is_some(), rollout.target.clone()) {
+        (false, Some(target)) => rollout.request(target, node, now),
+        _ => {
+            rollout.phase = RolloutPhase::Failed;
+            let why = "it was being rolled out when the cluster was exported: push it again";
+            (rollout.message, rollout.changed_at) = (Some(why.into()), now);
+        }
+    }
+    rollout
+}
+
 fn files_failed(application: &ApplicationName, error: &anyhow::Error) -> ImportError {
     ImportError::Files { application: application.clone(), why: format!("{error:#}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_that_lost_its_coordinator_is_over_or_begins_anew() {
+        let (old, new): (NodeId, NodeId) = ("old".parse().unwrap(), "new".parse().unwrap());
+        let check = |phase, serving: Option<&str>, expected| {
+            let mut rollout = Rollout::new(old.clone(), Timestamp(1));
+            rollout.target = Some("v2.old".parse().unwrap());
+            rollout.serving = serving.map(|id| id.parse().unwrap());
+            rollout.phase = phase;
+            let after = without_coordinator(rollout.clone(), new.clone(), Timestamp(2));
+            assert_eq!(after.phase, expected);
+            assert_eq!((&after.serving, &after.target), (&rollout.serving, &rollout.target));
+            after
+        };
+        check(RolloutPhase::Done, Some("v2.old"), RolloutPhase::Done);
+        check(RolloutPhase::Failed, Some("v1.old"), RolloutPhase::Failed);
+        let over = check(RolloutPhase::Starting, Some("v1.old"), RolloutPhase::Failed);
+        assert!(over.message.unwrap().contains("push it again"));
+        let anew = check(RolloutPhase::Building, None, RolloutPhase::Requested);
+        assert_eq!(anew.coordinator, new);
+    }
 }

@@ -1,4 +1,4 @@
-//! Where a copy goes: into a directory that keeps the newest ones, or to a command. It gets its
+//! The place that a copy goes to: a directory that keeps the newest ones, or a command. It gets its
 //! name in a directory once it is whole, and a command is told by its end of input.
 
 use std::fs::{File, OpenOptions};

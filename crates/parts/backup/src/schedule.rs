@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent::scheduled::zone;
 use anyhow::{Context, ensure};
-use model::backup::{BackupEntry, BackupLog, BackupOrder, BackupSettings};
+use model::backup::{BackupEntry, BackupKey, BackupLog, BackupOrder, BackupSettings};
 use model::cron::CronRun;
 use model::record::{self, RECORD_VERSION, Unknown};
 use model::{ApplicationName, Key, NodeId, Prefix, Timestamp, TypedKey};
@@ -74,13 +74,15 @@ async fn read<T: DeserializeOwned>(
 }
 
 async fn look(context: &BackupContext) -> anyhow::Result<()> {
-    let Some(settings) = read::<BackupSettings>(context, TypedKey::BackupSettings).await? else {
+    let Some(settings) =
+        read::<BackupSettings>(context, TypedKey::Backup(BackupKey::Settings)).await?
+    else {
         return Ok(());
     };
     let live = live(context);
     let able = able(context, &settings, &live).await?;
-    let log: BackupLog = read(context, TypedKey::BackupLog).await?.unwrap_or_default();
-    let order: Option<BackupOrder> = read(context, TypedKey::BackupOrder).await?;
+    let log: BackupLog = read(context, TypedKey::Backup(BackupKey::Log)).await?.unwrap_or_default();
+    let order: Option<BackupOrder> = read(context, TypedKey::Backup(BackupKey::Order)).await?;
     if let Some((due, attempt)) = due(context, &settings, &able, &live, &log, order.as_ref())? {
         perform(context, &settings, log, due, attempt).await?;
     }
@@ -198,7 +200,7 @@ async fn perform(
 
 async fn write(context: &BackupContext, log: &BackupLog) -> anyhow::Result<()> {
     let value = record::encode(log).into();
-    context.store.set(TypedKey::BackupLog.key(), value).await?;
+    context.store.set(TypedKey::Backup(BackupKey::Log).key(), value).await?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! What of a store is the cluster, and what is only how its nodes were doing. Pure.
 
+use model::backup::BackupKey;
 use model::{Key, TypedKey};
 
 /// The destiny of a key in another cluster.
@@ -40,8 +41,8 @@ pub fn destiny(key: &Key) -> Destiny {
             | TypedKey::AcmeOrder(_)
             | TypedKey::AcmeRegistration
             | TypedKey::ImportUnderWay
-            | TypedKey::BackupOrder
-            | TypedKey::BackupLog,
+            | TypedKey::Backup(BackupKey::Order)
+            | TypedKey::Backup(BackupKey::Log),
         ) => Destiny::Stays,
         _ => Destiny::Travels,
     }
