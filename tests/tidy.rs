@@ -47,13 +47,14 @@ const LEVELS: &[(&str, u32)] = &[
     ("secrets", 4),
     ("client", 4),
     ("source", 4),
-    ("api", 5),
-    ("node", 6),
-    ("proxy", 6),
-    ("cli", 7),
-    ("cortex", 8),
-    ("bench", 8),
-    ("sim", 8),
+    ("backup", 5),
+    ("api", 6),
+    ("node", 7),
+    ("proxy", 7),
+    ("cli", 8),
+    ("cortex", 9),
+    ("bench", 9),
+    ("sim", 9),
 ];
 /// The crates that decide, which do no I/O.
 const PURE: [&str; 11] = [
@@ -90,6 +91,7 @@ const KEPT_OUT: &[(&str, &[&str])] = &[
     ("certificates", &["router", "router-core", "agent-core", "axum"]),
     ("checker", &["router-core", "agent-core", "hyper", "axum"]),
     ("secrets", &["router-core", "agent-core", "hyper", "axum", "cluster"]),
+    ("backup", &["router-core", "hyper", "axum", "cluster"]),
     ("proxy", &["store-core", "store", "agent-core", "axum"]),
     ("cli", &["rusqlite", "bench"]),
 ];

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::audit::AuditId;
+use crate::backup::BackupKey;
 use crate::build::BuildId;
 use crate::certificate::CertificateName;
 use crate::id::{ApplicationName, InstanceId, NodeId, ReleaseId, TeamName, UserName};
@@ -219,6 +220,10 @@ pub enum TypedKey {
     RotationOrder,
     /// The keys that a node has for that.
     NodeSecrets(NodeId),
+    /// The import of an exported cluster, until it is through.
+    ImportUnderWay,
+    /// A record about the copies of the cluster that are made by themselves.
+    Backup(BackupKey),
     /// What applications get that say nothing of their isolation.
     IsolationDefault,
     /// The name of the platform itself.
@@ -325,6 +330,8 @@ impl TypedKey {
             TypedKey::Sealing => "cluster::secrets".into(),
             TypedKey::RotationOrder => "cluster::secrets::rotate".into(),
             TypedKey::NodeSecrets(node) => format!("node::{node}::secrets"),
+            TypedKey::ImportUnderWay => "cluster::import".into(),
+            TypedKey::Backup(record) => format!("backup::{}", record.word()),
             TypedKey::IsolationDefault => "cluster::isolation".into(),
             TypedKey::PlatformAddress => "cluster::address".into(),
             TypedKey::User(user) => format!("access::users::{user}"),
@@ -416,6 +423,8 @@ impl TypedKey {
             ["cluster", "secrets"] => TypedKey::Sealing,
             ["cluster", "secrets", "rotate"] => TypedKey::RotationOrder,
             ["node", node, "secrets"] => TypedKey::NodeSecrets(node.parse().ok()?),
+            ["cluster", "import"] => TypedKey::ImportUnderWay,
+            ["backup", word] => TypedKey::Backup(BackupKey::of(word)?),
             ["cluster", "isolation"] => TypedKey::IsolationDefault,
             ["cluster", "address"] => TypedKey::PlatformAddress,
             ["access", "users", user] => TypedKey::User(user.parse().ok()?),
@@ -489,6 +498,8 @@ impl TypedKey {
             | TypedKey::Sealing
             | TypedKey::RotationOrder
             | TypedKey::NodeSecrets(_)
+            | TypedKey::ImportUnderWay
+            | TypedKey::Backup(_)
             | TypedKey::IsolationDefault
             | TypedKey::PlatformAddress
             | TypedKey::User(_)

@@ -6,6 +6,7 @@ pub mod access;
 pub mod acme;
 pub mod application;
 pub mod audit;
+pub mod backup;
 pub mod build;
 pub mod certificate;
 pub mod change;

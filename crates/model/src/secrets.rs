@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::backup::BackupKey;
 use crate::hex::{from_hex, to_hex};
 use crate::key::{Key, TypedKey};
 use crate::record::Unknown;
@@ -117,6 +118,7 @@ pub fn sealed_for(key: &Key) -> Option<Key> {
                 | TypedKey::AcmeChallenge(_)
                 | TypedKey::AcmeSettings
                 | TypedKey::AcmeOrder(_)
+                | TypedKey::Backup(BackupKey::Settings)
         )
     });
     if is_secret {
@@ -126,7 +128,7 @@ pub fn sealed_for(key: &Key) -> Option<Key> {
 }
 
 /// The first tokens of all keys whose values may be secrets.
-pub const SECRET_ROOTS: [&str; 4] = ["app", "cert", "acme", "lost"];
+pub const SECRET_ROOTS: [&str; 5] = ["app", "cert", "acme", "backup", "lost"];
 
 #[cfg(test)]
 mod tests {
@@ -145,6 +147,8 @@ mod tests {
         check("cert::shop.example.org", Some("cert::shop.example.org"));
         check("acme::account", Some("acme::account"));
         check("acme::registration", None);
+        check("backup::settings", Some("backup::settings"));
+        check("backup::log", None);
         check("cluster::secrets", None);
         check("mine::app::blog::config", None);
         check("lost::app::blog::config", Some("app::blog::config"));

@@ -47,6 +47,7 @@ use agent::prepare::{NetworkSettings, Preparer};
 use agent::registry::Registry;
 use api::calls::Calls;
 use api::{ApiContext, NodeControl};
+use backup::BackupContext;
 use certificates::CertificatesContext;
 use cluster::options::PeerOptions;
 use cluster::peers::Peers;
@@ -354,6 +355,7 @@ impl Node {
         }));
         parts.spawn(supervise("api", move || api::serve(api.clone())));
         self.start_certificates(&mut parts);
+        self.start_backups(&mut parts);
         self.start_checker(&mut parts);
         let failing = faults.clone();
         parts.spawn(supervise("metrics", move || metrics.clone().run(failing.clone())));
@@ -379,6 +381,22 @@ impl Node {
         };
         context.answer();
         parts.spawn(supervise("certificates", move || certificates::run(context.clone())));
+    }
+
+    /// Starts what makes copies of the cluster by itself, on nodes that keep the store.
+    fn start_backups(&self, parts: &mut JoinSet<()>) {
+        let Node { config, roles, id, clock, store, .. } = self;
+        if !roles.has(Role::Store) {
+            return;
+        }
+        let context = BackupContext {
+            store: store.clone(),
+            node: id.clone(),
+            layout: config.layout.clone(),
+            clock: *clock,
+            members: self.members(),
+        };
+        parts.spawn(supervise("backups", move || backup::schedule::run(context.clone())));
     }
 
     /// Starts the checker; a node without one listens to those of other nodes.

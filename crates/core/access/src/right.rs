@@ -36,6 +36,8 @@ pub enum Right {
     ManagePeople,
     /// To read and write any key.
     RawStore,
+    /// To take the whole cluster out, with its secrets, and bring one in.
+    MoveCluster,
     /// To choose the binary that all nodes run.
     Upgrade,
     ShutDown,
@@ -82,6 +84,7 @@ impl Right {
         Right::SeeAudit,
         Right::ManagePeople,
         Right::RawStore,
+        Right::MoveCluster,
         Right::Upgrade,
         Right::ShutDown,
         Right::FailPoints,
@@ -109,9 +112,11 @@ impl Right {
             Right::SeePlatform | Right::ManageNodes | Right::SeeAudit | Right::ManagePeople => {
                 Reach::Platform
             }
-            Right::RawStore | Right::Upgrade | Right::ShutDown | Right::FailPoints => {
-                Reach::Machine
-            }
+            Right::RawStore
+            | Right::MoveCluster
+            | Right::Upgrade
+            | Right::ShutDown
+            | Right::FailPoints => Reach::Machine,
         }
     }
 
@@ -141,6 +146,7 @@ impl Right {
             | Right::SeeAudit => PersonRole::Operator,
             Right::ManagePeople
             | Right::RawStore
+            | Right::MoveCluster
             | Right::Upgrade
             | Right::ShutDown
             | Right::FailPoints => PersonRole::Owner,
@@ -173,6 +179,7 @@ impl Right {
             Right::SeeAudit => "read the audit",
             Right::ManagePeople => "manage people",
             Right::RawStore => "use the store directly",
+            Right::MoveCluster => "export and import the cluster",
             Right::Upgrade => "upgrade the platform",
             Right::ShutDown => "shut the node down",
             Right::FailPoints => "set fail points",

@@ -22,12 +22,13 @@ use crate::wait::wait_until;
 
 /// The commands that change nothing. A reader who does not see yet what the guide shows looks
 /// again, and so does the test.
-const LOOKS: [&str; 18] = [
+const LOOKS: [&str; 19] = [
     "cat",
     "curl",
     "ls",
     "cortex apps",
     "cortex audit",
+    "cortex backups\n",
     "cortex certs -",
     "cortex config -",
     "cortex domains -",
@@ -150,6 +151,16 @@ fn troubleshooting() {
 #[test]
 fn upgrade() {
     follow_on("upgrade", &["one"], &[]);
+}
+
+#[test]
+fn secrets() {
+    follow_on("secrets", &["one"], &[]);
+}
+
+#[test]
+fn backup() {
+    follow_on("backup", &["one"], &[]);
 }
 
 #[test]

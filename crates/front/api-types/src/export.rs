@@ -1,10 +1,16 @@
-//! The format of an exported store, version 1. Numbers are big-endian.
+//! The format of an exported store, version 1, and of an exported cluster, version 2, which has
+//! files besides. Numbers are big-endian.
 //!
 //! ```text
-//! "cortex store export 1\n"
+//! "cortex store export 1\n", or 2
+//! version 2:     'C', length of the contents (4 bytes), contents as JSON
 //! for each key:  'K', length of the key (2 bytes), key, end of the value in Unix milliseconds or 0
 //!                for none (8), size of the value (8), value, the first 16 bytes of the BLAKE3 of
 //!                all this from 'K' on
+//! version 2, for each application with files:
+//!                'A', length of its name (2), name
+//!                'F', length of a frame (4), frame, as nodes send files to each other
+//!                'Z', length of a message (2), message: why the files are left out, or empty
 //! at the end:    'E', number of keys (8), bytes of all values (8), the BLAKE3 (32) of everything
 //!                before it
 //! or else:       'X', length of a message (2), message: the export failed there
@@ -13,32 +19,47 @@
 //! A reader holds no more than one key at a time, and knows at the end that nothing is missing and
 //! nothing was changed.
 
-use model::{Key, Timestamp};
+use model::value::VALUE_BYTES_MAX;
+use model::{ApplicationName, Key, Timestamp};
 use thiserror::Error;
 
-use model::value::VALUE_BYTES_MAX;
+use crate::backup::Contents;
 
+/// The version of an exported store.
 pub const VERSION: u32 = 1;
-const TITLE: &str = "cortex store export ";
+/// The version of an exported cluster.
+pub const CLUSTER_VERSION: u32 = 2;
+/// What every export begins with, before its version.
+pub const TITLE: &str = "cortex store export ";
 /// The most bytes of a version with its line's end; a file with a longer one is no export.
 const VERSION_BYTES_MAX: usize = 12;
+const CONTENTS: u8 = b'C';
 const KEY: u8 = b'K';
+const FILES: u8 = b'A';
+const FRAME: u8 = b'F';
+const FILES_END: u8 = b'Z';
 const END: u8 = b'E';
 const FAILED: u8 = b'X';
 const CHECK_BYTES: usize = 16;
 const NO_END: u64 = 0;
 /// The longest message of a failure in bytes.
 const MESSAGE_BYTES_MAX: usize = 1000;
+/// The most bytes of a cluster's contents: some hundred for each of ten thousand applications.
+const CONTENTS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The most bytes of a frame: 64 KiB of a file, or an entry with two of the longest paths.
+const FRAME_BYTES_MAX: usize = 128 * 1024;
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FormatError {
     #[error("this is no exported store: it does not begin with '{TITLE}{VERSION}'")]
     Title,
     #[error(
-        "this store was exported in version {0} of the format, and this cortex reads version \
-         {VERSION}: import it with the cortex that exported it, or a newer one"
+        "this was exported in version {0} of the format, and this cortex reads up to version \
+         {CLUSTER_VERSION}: import it with the cortex that exported it, or a newer one"
     )]
     Version(String),
+    #[error("this is an exported cluster, not a store alone: import it with `cortex import`")]
+    Cluster,
     #[error("damaged at byte {0}: export it again, or take another copy")]
     Damaged(u64),
     #[error("cut after {0} keys: its end is missing; export it again, or take a whole copy")]
@@ -68,12 +89,52 @@ pub struct ExportEncoder {
 
 impl ExportEncoder {
     pub fn begin() -> (ExportEncoder, Vec<u8>) {
+        ExportEncoder::titled(VERSION)
+    }
+
+    /// Begins the export of a whole cluster; `contents` says what is in it.
+    pub fn begin_cluster(contents: &Contents) -> (ExportEncoder, Vec<u8>) {
+        let (mut encoder, mut head) = ExportEncoder::titled(CLUSTER_VERSION);
+        let contents = serde_json::to_vec(contents).expect("a plain structure");
+        head.extend(encoder.counted(CONTENTS, &contents));
+        (encoder, head)
+    }
+
+    fn titled(version: u32) -> (ExportEncoder, Vec<u8>) {
         let hashers = (blake3::Hasher::new(), blake3::Hasher::new());
         let mut encoder =
             ExportEncoder { all: hashers.0, record: hashers.1, totals: Totals::default() };
-        let title = format!("{TITLE}{VERSION}\n").into_bytes();
+        let title = format!("{TITLE}{version}\n").into_bytes();
         encoder.all.update(&title);
         (encoder, title)
+    }
+
+    /// Begins the files of an application.
+    pub fn files(&mut self, application: &ApplicationName) -> Vec<u8> {
+        self.named(FILES, application.as_str())
+    }
+
+    pub fn frame(&mut self, frame: &[u8]) -> Vec<u8> {
+        self.counted(FRAME, frame)
+    }
+
+    /// Ends the files of an application; `failure` says why they are left out.
+    pub fn files_end(&mut self, failure: Option<&str>) -> Vec<u8> {
+        self.named(FILES_END, short(failure.unwrap_or_default()))
+    }
+
+    fn named(&mut self, kind: u8, text: &str) -> Vec<u8> {
+        let length = u16::try_from(text.len()).expect("it is short").to_be_bytes();
+        let record = [&[kind][..], &length, text.as_bytes()].concat();
+        self.all.update(&record);
+        record
+    }
+
+    fn counted(&mut self, kind: u8, bytes: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(bytes.len()).expect("it is short").to_be_bytes();
+        let record = [&[kind][..], &length, bytes].concat();
+        self.all.update(&record);
+        record
     }
 
     pub fn key(&mut self, key: &Key, ends: Option<Timestamp>, size: u64) -> Vec<u8> {
@@ -117,14 +178,15 @@ impl ExportEncoder {
 
     /// Returns the record of a failure, which is sent in place of the rest.
     pub fn failure(message: &str) -> Vec<u8> {
-        let mut text = message;
-        while text.len() > MESSAGE_BYTES_MAX {
-            let end = text.char_indices().next_back().map_or(0, |(at, _)| at);
-            text = &text[..end];
-        }
+        let text = short(message);
         let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
         [&[FAILED][..], &length.to_be_bytes(), text.as_bytes()].concat()
     }
+}
+
+fn short(message: &str) -> &str {
+    let ends = message.char_indices().map(|(at, character)| at + character.len_utf8());
+    &message[..ends.take_while(|end| *end <= MESSAGE_BYTES_MAX).last().unwrap_or(0)]
 }
 
 fn first(hasher: &blake3::Hasher) -> [u8; CHECK_BYTES] {
@@ -143,12 +205,21 @@ pub enum ExportPiece {
     Value(Vec<u8>),
     /// The value that came last is whole and unchanged.
     Checked,
+    Contents(Contents),
+    /// The files of that application follow, in frames.
+    Files(ApplicationName),
+    Frame(Vec<u8>),
+    /// The files of that application are whole; or left out, for that reason.
+    FilesEnd(Option<String>),
     End(Totals),
 }
 
 enum Expecting {
     Title,
+    Contents,
     Record,
+    /// Frames of files, or their end.
+    Frame,
     Value {
         left: u64,
     },
@@ -159,6 +230,8 @@ enum Expecting {
 
 /// Takes an export apart, in whatever pieces its bytes come.
 pub struct ExportDecoder {
+    /// The newest version that is welcome.
+    newest: u32,
     expecting: Expecting,
     /// Bytes that do not make a whole piece yet: at most the head of a key.
     buffer: Vec<u8>,
@@ -171,6 +244,7 @@ pub struct ExportDecoder {
 impl Default for ExportDecoder {
     fn default() -> ExportDecoder {
         ExportDecoder {
+            newest: VERSION,
             expecting: Expecting::Title,
             buffer: Vec::new(),
             at: 0,
@@ -182,6 +256,11 @@ impl Default for ExportDecoder {
 }
 
 impl ExportDecoder {
+    /// Returns a decoder for whole clusters, and for stores alone.
+    pub fn of_cluster() -> ExportDecoder {
+        ExportDecoder { newest: CLUSTER_VERSION, ..ExportDecoder::default() }
+    }
+
     /// Calls `take` with every piece that is complete with these bytes.
     pub fn push<E: From<FormatError>>(
         &mut self,
@@ -215,6 +294,7 @@ impl ExportDecoder {
     fn next(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
         match self.expecting {
             Expecting::Title => self.title(bytes),
+            Expecting::Contents => self.contents(bytes),
             Expecting::Value { left: 0 } => {
                 self.expecting = Expecting::Check;
                 Ok(Some((None, 0)))
@@ -230,8 +310,15 @@ impl ExportDecoder {
                 Ok(Some((Some(ExportPiece::Value(value.to_vec())), count)))
             }
             Expecting::Nothing => Err(FormatError::Trailing(self.at)),
+            Expecting::Frame => match bytes[0] {
+                FRAME => self.frame(bytes),
+                FILES_END => self.files_end(bytes),
+                FAILED => self.failed(bytes),
+                _ => Err(FormatError::Damaged(self.at)),
+            },
             Expecting::Record => match bytes[0] {
                 KEY => self.key(bytes),
+                FILES if self.newest == CLUSTER_VERSION => self.files(bytes),
                 END => self.end(bytes),
                 FAILED => self.failed(bytes),
                 _ => Err(FormatError::Damaged(self.at)),
@@ -249,16 +336,81 @@ impl ExportDecoder {
             let is_short = version.len() <= VERSION_BYTES_MAX;
             return if is_short { Ok(None) } else { Err(FormatError::Title) };
         };
-        if version[..end] != *VERSION.to_string().as_bytes() {
-            let digits = version[..end].iter().all(u8::is_ascii_digit) && end > 0;
-            let version = String::from_utf8_lossy(&version[..end]).into_owned();
-            let error = if digits { FormatError::Version(version) } else { FormatError::Title };
-            return Err(error);
-        }
+        let digits = version[..end].iter().all(u8::is_ascii_digit) && end > 0;
+        let version = String::from_utf8_lossy(&version[..end]).into_owned();
+        self.expecting = match version.parse() {
+            _ if !digits => return Err(FormatError::Title),
+            Ok(VERSION) => Expecting::Record,
+            Ok(CLUSTER_VERSION) if self.newest == CLUSTER_VERSION => Expecting::Contents,
+            Ok(CLUSTER_VERSION) => return Err(FormatError::Cluster),
+            _ => return Err(FormatError::Version(version)),
+        };
         let used = shared + end + 1;
         self.all.update(&bytes[..used]);
-        self.expecting = Expecting::Record;
         Ok(Some((None, used)))
+    }
+
+    fn contents(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
+        match bytes.first() {
+            None => return Ok(None),
+            Some(&FAILED) => return self.failed(bytes),
+            Some(&CONTENTS) => {}
+            Some(_) => return Err(FormatError::Damaged(self.at)),
+        }
+        let Some((json, used)) = self.counted(bytes, CONTENTS_BYTES_MAX)? else { return Ok(None) };
+        let contents = serde_json::from_slice(json).map_err(|_| FormatError::Damaged(self.at))?;
+        self.expecting = Expecting::Record;
+        Ok(Some((Some(ExportPiece::Contents(contents)), used)))
+    }
+
+    fn files(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
+        let Some((name, used)) = self.named(bytes)? else { return Ok(None) };
+        let name = name.parse().map_err(|_| FormatError::Damaged(self.at))?;
+        self.expecting = Expecting::Frame;
+        Ok(Some((Some(ExportPiece::Files(name)), used)))
+    }
+
+    fn frame(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
+        let Some((frame, used)) = self.counted(bytes, FRAME_BYTES_MAX)? else { return Ok(None) };
+        Ok(Some((Some(ExportPiece::Frame(frame.to_vec())), used)))
+    }
+
+    fn files_end(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
+        let Some((why, used)) = self.named(bytes)? else { return Ok(None) };
+        let why = (!why.is_empty()).then(|| why.to_owned());
+        self.expecting = Expecting::Record;
+        Ok(Some((Some(ExportPiece::FilesEnd(why)), used)))
+    }
+
+    /// Returns the text of a record that is a text, and the record's length.
+    fn named<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<(&'a str, usize)>, FormatError> {
+        let Some(length) = number::<2>(bytes, 1) else { return Ok(None) };
+        let used = 3 + length as usize;
+        let Some(text) = bytes.get(3..used) else { return Ok(None) };
+        self.all.update(&bytes[..used]);
+        let text = std::str::from_utf8(text).map_err(|_| FormatError::Damaged(self.at))?;
+        Ok(Some((text, used)))
+    }
+
+    fn counted<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        max: usize,
+    ) -> Result<Option<(&'a [u8], usize)>, FormatError> {
+        let Some(length) = number::<4>(bytes, 1) else { return Ok(None) };
+        if length > max as u64 {
+            return Err(FormatError::Damaged(self.at));
+        }
+        let used = 5 + length as usize;
+        let Some(content) = bytes.get(5..used) else { return Ok(None) };
+        self.all.update(&bytes[..used]);
+        Ok(Some((content, used)))
     }
 
     fn key(&mut self, bytes: &[u8]) -> Result<Option<(Option<ExportPiece>, usize)>, FormatError> {
@@ -330,110 +482,4 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    type Stored = (String, Option<u64>, Vec<u8>);
-
-    fn export(stored: &[Stored]) -> Vec<u8> {
-        let (mut encoder, mut bytes) = ExportEncoder::begin();
-        for (key, ends, value) in stored {
-            let (key, ends) = (key.parse().unwrap(), ends.map(Timestamp));
-            bytes.extend(encoder.key(&key, ends, value.len() as u64));
-            encoder.value(value);
-            bytes.extend(value);
-            bytes.extend(encoder.check());
-        }
-        bytes.extend(encoder.end());
-        bytes
-    }
-
-    fn import(bytes: &[u8], step: usize) -> Result<(Vec<Stored>, Totals), FormatError> {
-        let (mut decoder, mut stored) = (ExportDecoder::default(), Vec::<Stored>::new());
-        for chunk in bytes.chunks(step) {
-            decoder.push(chunk, |piece| {
-                match piece {
-                    ExportPiece::Key { key, ends, .. } => {
-                        stored.push((key.to_string(), ends.map(|ends| ends.0), Vec::new()));
-                    }
-                    ExportPiece::Value(bytes) => stored.last_mut().unwrap().2.extend(bytes),
-                    ExportPiece::Checked | ExportPiece::End(_) => {}
-                }
-                Ok::<(), FormatError>(())
-            })?;
-        }
-        Ok((stored, decoder.finish()?))
-    }
-
-    fn some() -> Vec<Stored> {
-        vec![
-            ("a::b".into(), None, b"value".to_vec()),
-            ("empty".into(), Some(9), Vec::new()),
-            ("ä".into(), None, vec![7; 300]),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn exports_round_trip_however_they_are_cut(
-            stored in prop::collection::vec(
-                ("[a-z]{1,9}(::[a-zä]{1,9})?", prop::option::of(1u64..99),
-                 prop::collection::vec(any::<u8>(), 0..200)),
-                0..6,
-            ),
-            step in 1usize..400,
-        ) {
-            let stored: Vec<Stored> =
-                stored.into_iter().filter(|(key, ..)| !key.starts_with("local")).collect();
-            let bytes = stored.iter().map(|(_, _, value)| value.len() as u64).sum();
-            let totals = Totals { keys: stored.len() as u64, bytes };
-            prop_assert_eq!(import(&export(&stored), step), Ok((stored, totals)));
-        }
-
-        #[test]
-        fn any_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(import(&bytes, 7).is_err());
-            let titled = [b"cortex store export 1\n", &bytes[..]].concat();
-            prop_assert!(import(&titled, 7).is_err());
-        }
-    }
-
-    #[test]
-    fn every_cut_and_every_flipped_bit_is_noticed() {
-        let whole = export(&some());
-        for end in 0..whole.len() {
-            let error = import(&whole[..end], 64).unwrap_err();
-            let is_cut = matches!(error, FormatError::Cut(_) | FormatError::Title);
-            assert!(is_cut, "{end}: {error}");
-        }
-        for at in 0..whole.len() {
-            for bit in 0..8 {
-                let mut flipped = whole.clone();
-                flipped[at] ^= 1 << bit;
-                assert!(import(&flipped, 64).is_err(), "{at} {bit}");
-            }
-        }
-        let longer = [&whole[..], b"\n"].concat();
-        assert_eq!(import(&longer, 9), Err(FormatError::Trailing(whole.len() as u64)));
-        let twice = [&whole[..], &whole].concat();
-        assert_eq!(import(&twice, 9), Err(FormatError::Trailing(whole.len() as u64)));
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        let newer = export(&some());
-        let newer = [b"cortex store export 2\n", &newer[22..]].concat();
-        assert_eq!(import(&newer, 5), Err(FormatError::Version("2".into())));
-        assert_eq!(import(b"hello", 5), Err(FormatError::Title));
-        assert_eq!(import(b"", 5), Err(FormatError::Title));
-        let note = export(&[("local::x".into(), None, Vec::new())]);
-        assert_eq!(import(&note, 5), Err(FormatError::Key("local::x".into())));
-        let (_, mut failed) = ExportEncoder::begin();
-        failed.extend(ExportEncoder::failure("the disk is gone"));
-        assert_eq!(import(&failed, 5), Err(FormatError::Failed("the disk is gone".into())));
-        let long = ExportEncoder::failure(&"ä".repeat(5000));
-        assert!(long.len() <= MESSAGE_BYTES_MAX + 3);
-    }
-}
+mod tests;

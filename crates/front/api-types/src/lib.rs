@@ -1,6 +1,7 @@
 //! The types that travel between client and API, as JSON under `/v1`. Fields are only ever added.
 
 pub mod authority;
+pub mod backup;
 pub mod certificates;
 pub mod delta;
 pub mod export;

@@ -15,7 +15,7 @@ use model::Wall;
 use model::role::Role;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Api, Shared, domains, isolation};
+use super::{Api, Shared, backups, domains, isolation};
 use api_types::{Check, CheckResult};
 
 /// Free bytes below which a push of a large application may not fit.
@@ -54,6 +54,7 @@ pub async fn doctor(State(api): State<Shared>) -> Json<Vec<Check>> {
     }
     checks.extend(walls(&api).await);
     checks.extend(claims(&api).await);
+    checks.extend(copies(&api).await);
     let tools = TOOLS.iter().map(|(tool, arguments, use_of)| find(tool, arguments, use_of));
     checks.extend(futures_util::future::join_all(tools).await);
     Json(checks)
@@ -70,6 +71,19 @@ fn warn(name: &str, detail: impl Into<String>, advice: &str) -> Check {
 
 fn fail(name: &str, detail: impl Into<String>, advice: &str) -> Check {
     Check { result: CheckResult::Fail, ..warn(name, detail, advice) }
+}
+
+/// Checks the copies of the cluster that are made by themselves, where there are to be any.
+async fn copies(api: &Api) -> Option<Check> {
+    let problem = backups::standing(api).await?;
+    Some(match problem {
+        None => ok("back-ups", "made as scheduled"),
+        Some(problem) => fail(
+            "back-ups",
+            problem,
+            "mend it and try: `cortex backups capture`; `cortex backups` lists the last ones",
+        ),
+    })
 }
 
 fn writable(data: &Path) -> Check {

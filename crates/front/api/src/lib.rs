@@ -6,6 +6,7 @@ mod applications;
 mod archive;
 mod audit;
 mod authority;
+mod backups;
 mod builds;
 mod caller;
 pub mod calls;
@@ -231,7 +232,7 @@ fn key_table<S: Clone + Send + Sync + 'static>(
         .get("/v1/store/watch", Right::RawStore, keys::watch)
         .get("/v1/store/head", Right::RawStore, keys::head)
         .get("/v1/store/export", Right::RawStore, transfer::export)
-        .post_unrecorded("/v1/store/import", Right::RawStore, transfer::import)
+        .post("/v1/store/import", Right::RawStore, transfer::import)
         .with_state(store)
 }
 
@@ -247,6 +248,13 @@ fn store_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
     key_table(shared.store.clone(), Some(door))
         .post_unrecorded("/v1/shutdown", Right::ShutDown, status::shut_down)
         .post("/v1/store/squash", Right::RawStore, cluster::squash)
+        .post("/v1/export", Right::MoveCluster, transfer::take_out)
+        .get("/v1/backups", Right::SeePlatform, backups::show)
+        .post("/v1/backups", Right::MoveCluster, backups::schedule)
+        .delete("/v1/backups", Right::MoveCluster, backups::unschedule)
+        .post("/v1/backups/capture", Right::MoveCluster, backups::capture)
+        .get("/v1/import", Right::MoveCluster, transfer::readiness)
+        .post("/v1/import", Right::MoveCluster, transfer::bring_in)
         .get("/v1/cluster", Right::SeePlatform, cluster::status)
         .post("/v1/cluster/invitations", Right::ManageNodes, cluster::invite)
         .post_unrecorded("/v1/cluster/sync", Right::ManageNodes, cluster::sync)

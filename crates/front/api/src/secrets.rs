@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use ::secrets::{Next, Wait};
 use axum::extract::State;
 use axum::{Extension, Json};
+use model::backup::BackupKey;
 use model::record::{RECORD_VERSION, Unknown};
 use model::secrets::{NodeSecrets, RotationOrder, SealingKeyId, SealingRecord};
 use model::{NodeId, Prefix, Timestamp, TypedKey};
@@ -174,7 +175,7 @@ fn prefix(text: &str) -> Prefix {
 /// that could read them is gone.
 pub async fn known(api: &Api) -> Result<Vec<String>, Problem> {
     let mut known = Vec::new();
-    for root in ["app", "cert", "acme"] {
+    for root in ["app", "cert", "acme", "backup"] {
         for key in api.store.keys(&prefix(root)).await? {
             match TypedKey::parse(&key) {
                 Some(TypedKey::Config(name)) => {
@@ -187,6 +188,9 @@ pub async fn known(api: &Api) -> Result<Vec<String>, Problem> {
                 }
                 Some(TypedKey::Certificate(name)) => {
                     known.push(format!("the private key of the certificate for {name}"));
+                }
+                Some(TypedKey::Backup(BackupKey::Settings)) => {
+                    known.push("the pass-phrase of back-ups".into());
                 }
                 Some(TypedKey::AcmeAccount) => {
                     known.push("the key of the account at the certificate authority".into());

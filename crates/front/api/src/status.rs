@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, applications, machine, records};
+use super::{Api, Shared, applications, backups, machine, records};
 use api_types::{ApplicationRow, NodeStatus, PortRow};
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
@@ -22,6 +22,7 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Probl
     let load: Option<NodeLoad> =
         records::read(&*api.store, TypedKey::NodeLoad(api.node.clone())).await?;
     let mut problems = alarms(&api).await;
+    problems.extend(backups::standing(&api).await.flatten());
     problems.extend(of_applications(&applications, &ports));
     Ok(Json(NodeStatus {
         node: api.node.to_string(),

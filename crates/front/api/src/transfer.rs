@@ -1,114 +1,69 @@
-//! Export and import of a whole store as one stream; `api_types::export` is its format.
+//! Export and import as streams: of a store alone, and of a whole cluster. `backup` makes the
+//! streams and takes them apart; `api_types::export` is their format.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::convert::Infallible;
+use std::sync::Arc;
 
+use ::backup::BackupContext;
+use ::backup::exporter::{export_cluster, export_store};
+use ::backup::importer::{self, ClusterImporter, ImportError};
+use ::backup::keys::KeyWriter;
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use model::{ApplicationName, ApplicationSpec, Key, Timestamp, TypedKey, record};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use model::TypedKey;
+use model::role::Role;
+use model::secrets::SealingRecord;
+use runtime::members::Members;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::mpsc;
 
 use super::keys::PrefixQuery;
 use super::problem::Problem;
+use super::{Api, Shared, records};
 use api_types::Imported;
-use api_types::export::{ExportDecoder, ExportEncoder, ExportPiece, FormatError};
-use store::reply::Reply;
-use store::values::blocking;
-use store::{
-    INLINE_VALUE_MAX, SharedStore, StoreError, Submission, Submitted, Urgency, ValueWriter, Written,
-};
+use api_types::backup::{ClusterImported, ImportReadiness};
+use api_types::export::{ExportDecoder, ExportPiece, FormatError};
+use store::SharedStore;
 
-/// Keys that are read together, in memory: some megabytes.
-const PAGE_KEYS: usize = 1000;
-/// Reads under way at a time; a store on another machine takes its time for each.
-const READS_AT_ONCE: usize = 32;
-/// Pieces that wait between the store and the socket.
-const PIECES_WAITING_MAX: usize = 16;
-/// Writes under way at a time: they share fsyncs.
-const WRITES_AT_ONCE: usize = 512;
-/// Bytes of one value that are gathered before they go to its file.
-const WRITE_BYTES: usize = 256 * 1024;
+/// What to do about an import that has begun and failed.
+const GOES_ON: &str = "what has come stays, and no application starts; import the same file again \
+                       once the cause is mended, or start from an empty data directory";
 /// Bytes that a client may go on sending after an error before it is cut off.
 const DISCARDED_BYTES_MAX: u64 = 1 << 30;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct ExportQuery {
+    /// Whether the files that applications keep are in it.
+    #[serde(default)]
+    files: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct ImportQuery {
+    /// The BLAKE3 of the whole export in hexadecimal digits.
+    export: String,
+}
 
 pub async fn export(
     State(store): State<SharedStore>,
     Query(query): Query<PrefixQuery>,
 ) -> Result<Response, Problem> {
     let prefix = super::keys::prefix(&query.prefix)?;
-    let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
-    runtime::task::spawn(async move {
-        let mut exporter = Exporter { store, sender };
-        if let Err(error) = exporter.run(&prefix).await {
-            tracing::warn!(%error, "api.export_failed");
-            exporter.send(ExportEncoder::failure(&error.to_string()).into()).await.ok();
-        }
-    });
+    Ok(streamed(export_store(store, prefix)))
+}
+
+fn streamed(receiver: mpsc::Receiver<Bytes>) -> Response {
     let pieces = futures_util::stream::unfold(receiver, |mut receiver| async {
-        Some((Ok::<Bytes, std::convert::Infallible>(receiver.recv().await?), receiver))
+        Some((Ok::<Bytes, Infallible>(receiver.recv().await?), receiver))
     });
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    Ok((kind, Body::from_stream(pieces)).into_response())
-}
-
-struct Exporter {
-    store: SharedStore,
-    sender: mpsc::Sender<Bytes>,
-}
-
-impl Exporter {
-    /// Sends all keys of the prefix. Notes under `local` belong to this run and stay here.
-    async fn run(&mut self, prefix: &model::Prefix) -> Result<(), StoreError> {
-        let (mut encoder, title) = ExportEncoder::begin();
-        self.send(title.into()).await?;
-        let mut after: Option<Key> = None;
-        loop {
-            let page = self.store.keys_after(prefix, after.as_ref(), PAGE_KEYS).await?;
-            let Some(last) = page.last().cloned() else { break };
-            after = Some(last);
-            let store = self.store.clone();
-            let keys = page.into_iter().filter(|key| !key.is_local());
-            let reads = keys.map(|key| {
-                let store = store.clone();
-                async move { store.lookup(&key).await }
-            });
-            let mut entries = futures_util::stream::iter(reads).buffered(READS_AT_ONCE);
-            while let Some(entry) = entries.next().await {
-                // A key that was deleted meanwhile is left out.
-                let Some(entry) = entry? else { continue };
-                // The value is opened before its key is sent, so that one that cannot be read fails
-                // the export first.
-                let reader = entry.value.reader().await?;
-                let head = encoder.key(&entry.key, entry.expires, entry.value.size());
-                self.send(head.into()).await?;
-                match reader {
-                    None => {
-                        let bytes = entry.value.inline().cloned().unwrap_or_default();
-                        encoder.value(&bytes);
-                        self.send(bytes).await?;
-                    }
-                    Some(mut reader) => {
-                        while let Some(bytes) = reader.next().await? {
-                            encoder.value(&bytes);
-                            self.send(bytes).await?;
-                        }
-                    }
-                }
-                self.send(encoder.check().to_vec().into()).await?;
-            }
-        }
-        self.send(encoder.end().into()).await
-    }
-
-    async fn send(&self, bytes: Bytes) -> Result<(), StoreError> {
-        let gone = |_| StoreError::Refused("whoever asked for the export has gone".into());
-        self.sender.send(bytes).await.map_err(gone)
-    }
+    (kind, Body::from_stream(pieces)).into_response()
 }
 
 /// Imports a stream. Each value is written once it is whole and unchanged; the client makes sure
@@ -117,23 +72,17 @@ pub async fn import(
     State(store): State<SharedStore>,
     body: Body,
 ) -> Result<Json<Imported>, Problem> {
-    let mut importer = Importer::new(store);
+    let mut importer =
+        StoreImporter { decoder: ExportDecoder::default(), writer: KeyWriter::new(store) };
     let mut body = body.into_data_stream();
     while let Some(chunk) = body.next().await {
         let taken = match chunk {
             Ok(chunk) => importer.take(&chunk).await,
-            Err(error) => Err(Problem::invalid("import_cut", format!("it was cut: {error}"))),
+            Err(error) => Err(cut(&error)),
         };
         if let Err(problem) = taken {
-            let kept = importer.settle().await.map_or(0, |imported| imported.keys);
-            // The rest is read, since a client that still sends would not see the answer.
-            let mut discarded = 0;
-            while let Some(Ok(chunk)) = body.next().await {
-                discarded += chunk.len() as u64;
-                if discarded > DISCARDED_BYTES_MAX {
-                    break;
-                }
-            }
+            let kept = importer.writer.settle().await.map_or(0, |imported| imported.keys);
+            discard(body).await;
             return Err(problem.hint(format!(
                 "{kept} keys had been written and stay; importing all of it again is safe"
             )));
@@ -142,43 +91,27 @@ pub async fn import(
     Ok(Json(importer.finish().await?))
 }
 
-struct Importer {
-    store: SharedStore,
-    decoder: ExportDecoder,
-    current: Option<Incoming>,
-    under_way: Arc<Semaphore>,
-    /// Receives the error of the first write that failed.
-    failure: oneshot::Receiver<StoreError>,
-    report: Arc<Mutex<Option<oneshot::Sender<StoreError>>>>,
-    /// The number of keys that are written for good.
-    keys: Arc<AtomicU64>,
-    bytes: u64,
+fn cut(error: &axum::Error) -> Problem {
+    Problem::invalid("import_cut", format!("it was cut: {error}"))
 }
 
-/// A value that is arriving.
-struct Incoming {
-    key: Key,
-    ends: Option<Timestamp>,
-    size: u64,
-    gathered: Vec<u8>,
-    writer: Option<ValueWriter>,
-}
-
-impl Importer {
-    fn new(store: SharedStore) -> Importer {
-        let (report, failure) = oneshot::channel();
-        Importer {
-            store,
-            decoder: ExportDecoder::default(),
-            current: None,
-            under_way: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
-            failure,
-            report: Arc::new(Mutex::new(Some(report))),
-            keys: Arc::default(),
-            bytes: 0,
+/// Reads the rest, since a client that still sends would not see the answer.
+async fn discard(mut body: BodyDataStream) {
+    let mut discarded = 0;
+    while let Some(Ok(chunk)) = body.next().await {
+        discarded += chunk.len() as u64;
+        if discarded > DISCARDED_BYTES_MAX {
+            break;
         }
     }
+}
 
+struct StoreImporter {
+    decoder: ExportDecoder,
+    writer: KeyWriter,
+}
+
+impl StoreImporter {
     async fn take(&mut self, chunk: &[u8]) -> Result<(), Problem> {
         let mut pieces = Vec::new();
         let taken = self.decoder.push(chunk, |piece| {
@@ -187,92 +120,19 @@ impl Importer {
         });
         for piece in pieces {
             match piece {
-                ExportPiece::Key { key, ends, size } => {
-                    let large = size > INLINE_VALUE_MAX as u64;
-                    let writer = if large { Some(self.store.writer().await?) } else { None };
-                    let gathered = Vec::new();
-                    self.current = Some(Incoming { key, ends, size, gathered, writer });
-                }
-                ExportPiece::Value(bytes) => self.gather(&bytes).await?,
-                ExportPiece::Checked => self.write().await?,
-                ExportPiece::End(_) => {}
+                ExportPiece::Key { key, ends, size } => self.writer.begin(key, ends, size).await?,
+                ExportPiece::Value(bytes) => self.writer.gather(&bytes).await?,
+                ExportPiece::Checked => self.writer.write().await?,
+                _ => {}
             }
         }
         taken.map_err(malformed)?;
-        match self.failure.try_recv() {
-            Ok(error) => Err(error.into()),
-            Err(_) => Ok(()),
-        }
-    }
-
-    async fn gather(&mut self, bytes: &[u8]) -> Result<(), Problem> {
-        let Some(incoming) = &mut self.current else { return Ok(()) };
-        incoming.gathered.extend_from_slice(bytes);
-        if incoming.gathered.len() >= WRITE_BYTES
-            && let Some(mut writer) = incoming.writer.take()
-        {
-            let bytes = std::mem::take(&mut incoming.gathered);
-            let written = blocking(move || writer.write(&bytes).map(|()| writer)).await?;
-            incoming.writer = Some(written);
-        }
-        Ok(())
-    }
-
-    async fn write(&mut self) -> Result<(), Problem> {
-        let Some(incoming) = self.current.take() else { return Ok(()) };
-        let Incoming { key, ends, size, gathered, writer } = incoming;
-        if let Some(TypedKey::Spec(name)) = TypedKey::parse(&key) {
-            self.forget_end(name, &gathered).await?;
-        }
-        let change = match writer {
-            None => Submitted::Set { value: gathered.into(), expires: ends },
-            Some(mut writer) => {
-                let finish = move || writer.write(&gathered).and_then(|()| writer.finish());
-                Submitted::File { file: blocking(finish).await?, expires: ends }
-            }
-        };
-        let permit = self.under_way.clone().acquire_owned().await;
-        let permit = permit.map_err(|error| Problem::internal(error.to_string()))?;
-        let (report, keys) = (self.report.clone(), self.keys.clone());
-        let reply = Reply::to(move |written: Written| {
-            match written {
-                Ok(_) => drop(keys.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => {
-                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(report) = report.take() {
-                        report.send(error).ok();
-                    }
-                }
-            }
-            drop(permit);
-        });
-        self.store.submit(Submission { key, change, only_over: None }, Urgency::Now, reply).await?;
-        self.bytes += size;
-        Ok(())
-    }
-
-    /// Removes the record of an application's end: whoever brings it back this way knows of it.
-    async fn forget_end(&self, name: ApplicationName, spec: &[u8]) -> Result<(), Problem> {
-        if let Ok(spec) = record::decode::<ApplicationSpec>(spec) {
-            self.store.delete(TypedKey::Destroyed(name, spec.created_at).key()).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the writes that are under way.
-    async fn settle(&mut self) -> Result<Imported, Problem> {
-        let all = u32::try_from(WRITES_AT_ONCE).unwrap_or(u32::MAX);
-        let settled = self.under_way.acquire_many(all).await;
-        settled.map_err(|error| Problem::internal(error.to_string()))?.forget();
-        self.under_way.add_permits(WRITES_AT_ONCE);
-        Ok(Imported { keys: self.keys.load(Ordering::Relaxed), bytes: self.bytes })
+        Ok(self.writer.check()?)
     }
 
     async fn finish(mut self) -> Result<Imported, Problem> {
-        let imported = self.settle().await?;
-        if let Ok(error) = self.failure.try_recv() {
-            return Err(error.into());
-        }
+        let imported = self.writer.settle().await?;
+        self.writer.check()?;
         self.decoder.finish().map_err(malformed)?;
         Ok(imported)
     }
@@ -280,4 +140,103 @@ impl Importer {
 
 fn malformed(error: FormatError) -> Problem {
     Problem::invalid("invalid_export", error.to_string())
+}
+
+/// Exports the whole cluster, in clear: whoever asks wraps it.
+pub async fn take_out(
+    State(api): State<Shared>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Problem> {
+    Ok(streamed(export_cluster(context(&api)?, query.files)))
+}
+
+/// Says whether an export can be imported here.
+pub async fn readiness(State(api): State<Shared>) -> Result<Json<ImportReadiness>, Problem> {
+    let context = context(&api)?;
+    let under_way = importer::under_way(&context).await?.map(|before| before.export);
+    let content = importer::content_of(&context).await?;
+    Ok(Json(ImportReadiness { has: content.as_ref().map(importer::described), under_way }))
+}
+
+/// Imports a whole cluster into one that is empty.
+pub async fn bring_in(
+    State(api): State<Shared>,
+    Query(query): Query<ImportQuery>,
+    body: Body,
+) -> Result<Json<ClusterImported>, Problem> {
+    let context = context(&api)?;
+    let mut body = body.into_data_stream();
+    let begun = match seals(&api).await {
+        Ok(()) => ClusterImporter::begin(context, &query.export).await.map_err(refused),
+        Err(problem) => Err(problem),
+    };
+    let mut importer = match begun {
+        Ok(importer) => importer,
+        Err(problem) => {
+            discard(body).await;
+            return Err(problem);
+        }
+    };
+    while let Some(chunk) = body.next().await {
+        let taken = match chunk {
+            Ok(chunk) => importer.take(&chunk).await.map_err(refused),
+            Err(error) => Err(cut(&error)),
+        };
+        if let Err(problem) = taken {
+            importer.settle().await;
+            discard(body).await;
+            return Err(problem.hint(GOES_ON));
+        }
+    }
+    Ok(Json(importer.finish().await.map_err(|error| refused(error).hint(GOES_ON))?))
+}
+
+/// Fails on a node without a store of its own: what it has to do is another one's.
+pub fn keeps_store(api: &Api) -> Result<(), Problem> {
+    if api.roles.has(Role::Store) {
+        return Ok(());
+    }
+    let what = "this node keeps no store";
+    Err(Problem::conflict("no_store", what).hint("ask a node that keeps one"))
+}
+
+fn context(api: &Api) -> Result<BackupContext, Problem> {
+    keeps_store(api)?;
+    Ok(BackupContext {
+        store: api.store.clone(),
+        node: api.node.clone(),
+        layout: api.layout.clone(),
+        clock: api.clock,
+        members: api.peers.clone().map(|peers| peers as Arc<dyn Members>),
+    })
+}
+
+/// Fails where secrets would be written as they are, though they are sealed here a moment later.
+pub async fn seals(api: &Api) -> Result<(), Problem> {
+    if api.secrets.is_none() {
+        return Ok(());
+    }
+    let record: Option<SealingRecord> = records::read(&*api.store, TypedKey::Sealing).await?;
+    if record.is_some_and(|record| record.seals.is_some()) {
+        return Ok(());
+    }
+    let what = "secrets are not sealed yet, so none is taken";
+    Err(Problem::conflict("not_sealed", what).hint("`cortex secrets` says what is waited for"))
+}
+
+fn refused(error: ImportError) -> Problem {
+    let detail = error.to_string();
+    match error {
+        ImportError::Format(error) => malformed(error),
+        ImportError::Store(error) => error.into(),
+        ImportError::Files { .. } => Problem::conflict("files_not_imported", detail)
+            .hint("free space in the data directory, or mend what is said, and import it again"),
+        ImportError::NotEmpty(_) => Problem::conflict("not_empty", detail).hint(
+            "import into a node that was just started: `cortex up --data-dir` with another \
+             directory; other nodes join it afterwards",
+        ),
+        ImportError::OtherUnderWay => Problem::conflict("other_import", detail)
+            .hint("import that file again, which goes on, or start from an empty data directory"),
+        ImportError::TooMuch(_) => Problem::invalid("invalid_export", detail),
+    }
 }

@@ -8,6 +8,7 @@ mod attach;
 mod attend;
 mod audit;
 mod authority;
+mod backups;
 mod bench;
 mod certs;
 mod completions;
@@ -18,8 +19,10 @@ mod doctor;
 mod domains;
 mod dotenv;
 mod down;
+mod export;
 mod git;
 mod https;
+mod import;
 mod info;
 mod install;
 mod installation;
@@ -31,6 +34,7 @@ mod metrics;
 mod nodes;
 mod open;
 mod output;
+mod pass_phrase;
 mod password;
 mod persist;
 mod pin;
@@ -218,6 +222,13 @@ enum Command {
     Use(contexts::Use),
     /// Move an application that keeps files to another node, with its files
     Pin(pin::Pin),
+    /// Write the whole cluster to one file, which a pass-phrase opens
+    Export(export::Export),
+    /// Bring a cluster in from such a file, to a node that was just started
+    Import(import::Import),
+    /// List copies of the cluster, or have them made every day
+    #[command(alias = "backup")]
+    Backups(backups::Backups),
     /// Read and write the store
     Store(store::Store),
     /// Bring requests to copies of any server, without a node
@@ -447,6 +458,9 @@ async fn dispatch(command: Command, context: &Session) -> anyhow::Result<()> {
         Command::Undo(command) => command.run(context).await,
         Command::Nodes(command) => command.run(context).await,
         Command::Persist(command) => command.run(context).await,
+        Command::Export(command) => command.run(context).await,
+        Command::Import(command) => command.run(context).await,
+        Command::Backups(command) => command.run(context).await,
         Command::Pin(command) => command.run(context).await,
         Command::Users(command) => command.run(context).await,
         Command::Isolation(command) => command.run(context).await,

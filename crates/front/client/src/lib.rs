@@ -189,6 +189,11 @@ impl Client {
         Ok(self.send(Method::GET, path, empty()).await?.into_body())
     }
 
+    /// Returns the bytes of an answer to what the audit records, as they come.
+    pub async fn download_recorded(&self, path: &str) -> anyhow::Result<Incoming> {
+        Ok(self.send(Method::POST, path, empty()).await?.into_body())
+    }
+
     /// Returns a stream of JSON objects, one a line.
     pub async fn lines(&self, path: &str) -> anyhow::Result<AnswerLines> {
         Ok(AnswerLines { body: self.download(path).await?, buffer: Vec::new(), ended: false })

@@ -2,7 +2,9 @@
 //! `give` hands out those that are to leave. What is copied first, while the application runs, need
 //! not be copied again when it is stopped; the files are whole and durable here before the node
 //! that has them writes that they belong to this one. Driven by records `app::NAME::move`.
+//! `copying` hands out copies of files that stay.
 
+pub mod copying;
 mod frame;
 mod give;
 mod tree;

@@ -202,7 +202,7 @@ async fn due(
 }
 
 /// Returns a time zone. Its file is small and stays in the system's cache.
-fn zone(name: &str) -> anyhow::Result<TimeZone> {
+pub fn zone(name: &str) -> anyhow::Result<TimeZone> {
     if name == "UTC" {
         return Ok(TimeZone::fixed(0)?);
     }

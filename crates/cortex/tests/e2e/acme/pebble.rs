@@ -28,8 +28,12 @@ pub const SHORT_SECONDS: u64 = 60;
 /// One of them is installed at a time.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Returns a program of Pebble's, which Go installs if it is not there.
 fn tool(name: &str) -> PathBuf {
+    go_tool(name, &format!("{PACKAGE}/{name}@{VERSION}"))
+}
+
+/// Returns a program that Go installs from this package if it is not there.
+pub fn go_tool(name: &str, package: &str) -> PathBuf {
     let kept = std::env::var_os(TOOLS).map(PathBuf::from);
     let tools = kept.unwrap_or_else(|| std::env::temp_dir().join("cortex-e2e-tools"));
     let path = tools.join(name);
@@ -37,7 +41,7 @@ fn tool(name: &str) -> PathBuf {
     if !path.is_file() {
         fs::create_dir_all(&tools).expect("a directory");
         let mut install = Command::new("go");
-        install.args(["install", &format!("{PACKAGE}/{name}@{VERSION}")]);
+        install.args(["install", package]);
         install.env("GOBIN", &tools).env("GOFLAGS", "-mod=mod");
         run(install, &format!("go install {name}")).succeeded();
     }

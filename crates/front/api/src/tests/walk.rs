@@ -255,7 +255,6 @@ async fn every_change_is_recorded_but_those_that_must_not_wait_for_the_store() {
         [
             "PUT /v1/store/value",
             "DELETE /v1/store/value",
-            "POST /v1/store/import",
             "POST /v1/shutdown",
             "POST /v1/cluster/sync",
             // It asks an authority what its terms are, and changes nothing.

@@ -48,6 +48,8 @@ pub enum EntryKind {
 #[derive(Clone, Debug, PartialEq)]
 pub enum MoveFrame {
     Ask(MoveRequest),
+    /// Asks for a copy of the files, which stay.
+    Copy(MoveRequest),
     Entry(FileEntry),
     Data(Vec<u8>),
     /// The BLAKE3 hash of the file that ends.
@@ -103,9 +105,10 @@ fn silent() -> anyhow::Error {
     anyhow!("the other node said nothing for {} s", STALL_MAX.as_secs())
 }
 
-fn encode(frame: &MoveFrame) -> anyhow::Result<(u8, Vec<u8>)> {
+pub fn encode(frame: &MoveFrame) -> anyhow::Result<(u8, Vec<u8>)> {
     Ok(match frame {
         MoveFrame::Ask(ask) => (1, serde_json::to_vec(ask)?),
+        MoveFrame::Copy(ask) => (11, serde_json::to_vec(ask)?),
         MoveFrame::Entry(entry) => (2, serde_json::to_vec(entry)?),
         MoveFrame::Data(bytes) => (3, bytes.clone()),
         MoveFrame::FileEnd(hash) => (4, hash.to_vec()),
@@ -118,7 +121,7 @@ fn encode(frame: &MoveFrame) -> anyhow::Result<(u8, Vec<u8>)> {
     })
 }
 
-fn decode(kind: u8, payload: &[u8]) -> anyhow::Result<MoveFrame> {
+pub fn decode(kind: u8, payload: &[u8]) -> anyhow::Result<MoveFrame> {
     Ok(match kind {
         1 => MoveFrame::Ask(serde_json::from_slice(payload)?),
         2 => MoveFrame::Entry(serde_json::from_slice(payload)?),
@@ -130,6 +133,7 @@ fn decode(kind: u8, payload: &[u8]) -> anyhow::Result<MoveFrame> {
         8 => MoveFrame::Yours,
         9 => MoveFrame::Wait,
         10 => MoveFrame::Fault(String::from_utf8_lossy(payload).into_owned()),
+        11 => MoveFrame::Copy(serde_json::from_slice(payload)?),
         _ => anyhow::bail!("a frame of unknown kind {kind}: bring the older node up to date"),
     })
 }

@@ -64,7 +64,11 @@ async fn give(
     peer: &NodeId,
     wire: &mut MoveStream<BoxedStream>,
 ) -> anyhow::Result<()> {
-    let MoveFrame::Ask(ask) = wire.receive().await? else { bail!("it did not say what it wants") };
+    let ask = match wire.receive().await? {
+        MoveFrame::Ask(ask) => ask,
+        MoveFrame::Copy(ask) => return copy(moving, &ask.application, wire).await,
+        _ => bail!("it did not say what it wants"),
+    };
     let name = ask.application.clone();
     let _turn = moving.giving.begin(&name).context("its files are being given away already")?;
     let placing = moving.agent.placing.as_ref().context("nothing is placed here")?;
@@ -96,6 +100,18 @@ async fn give(
     put_aside(moving, &name).await;
     tracing::info!(application = %name, %peer, "moving.handed_over");
     wire.send(&MoveFrame::Yours).await
+}
+
+/// Sends a copy of the files, which stay here while the application goes on.
+async fn copy(
+    moving: &Arc<Moving>,
+    name: &ApplicationName,
+    wire: &mut MoveStream<BoxedStream>,
+) -> anyhow::Result<()> {
+    let holder = moving.holder(name).await?;
+    ensure!(holder.as_ref() == Some(&moving.agent.node), "this node does not have its files");
+    send(moving, name, wire, KnownFiles::default()).await?;
+    Ok(())
 }
 
 /// Waits for the record of the move: the stream may be faster.

@@ -279,6 +279,11 @@ impl Staging {
         Ok(())
     }
 
+    /// Removes all that has come.
+    pub fn throw_away(self) -> anyhow::Result<()> {
+        remove(&self.root)
+    }
+
     fn remove_unlisted(&self, below: &Path) -> anyhow::Result<()> {
         for entry in fs::read_dir(self.root.join(below))? {
             let path = below.join(entry?.file_name());
