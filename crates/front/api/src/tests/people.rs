@@ -53,7 +53,15 @@ impl Fixture {
 }
 
 async fn push(client: &Client, app: &str) -> anyhow::Result<Released> {
-    let archive = futures_util::stream::iter([Ok(bytes::Bytes::from(archive(PYTHON)))]);
+    push_files(client, app, PYTHON).await
+}
+
+async fn push_files(
+    client: &Client,
+    app: &str,
+    files: &[(&str, &str)],
+) -> anyhow::Result<Released> {
+    let archive = futures_util::stream::iter([Ok(bytes::Bytes::from(archive(files)))]);
     client.upload(Method::POST, &format!("/v1/apps/{app}/releases"), archive).await
 }
 
@@ -286,7 +294,10 @@ async fn a_push_that_a_teams_disk_has_no_room_for_is_refused() {
         ..NodeDisk::default()
     };
     records::write(&*api.store, TypedKey::NodeDisk("n1".parse().unwrap()), &full).await.unwrap();
-    let refused = push(&ana, "blog").await.unwrap_err().to_string();
+    // A source that the nodes have already takes no more of it.
+    push(&ana, "blog").await.unwrap();
+    let other = [PYTHON, &[("more.txt", "more")]].concat();
+    let refused = push_files(&ana, "blog", &other).await.unwrap_err().to_string();
     assert!(
         refused.contains("101 MB of disk in all (in use: 100 MB, allowed: 100 MB)"),
         "{refused}"
