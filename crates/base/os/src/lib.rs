@@ -10,6 +10,7 @@ pub mod binaries;
 pub mod directory;
 pub mod finishing;
 pub mod footprint;
+pub mod inherited;
 pub mod layout;
 pub mod lockfile;
 pub mod loopback;

@@ -60,7 +60,7 @@ pub enum Reach {
 }
 
 impl Right {
-    pub const ALL: [Right; 26] = [
+    pub const ALL: [Right; 27] = [
         Right::ListApplications,
         Right::OwnTokens,
         Right::LogIn,

@@ -3,6 +3,7 @@
 mod default;
 mod egress;
 mod full;
+mod inherited;
 mod links;
 
 use std::collections::BTreeMap;

@@ -47,6 +47,9 @@ const RELAY: &str = "__relay";
 /// The only argument of what becomes the program that leads out of such a network.
 const WAY_OUT: &str = "__way-out";
 
+/// The beginning of all of these, which no command of people's has.
+const OWN_PARTS: &str = "__";
+
 /// The running binary, even where its file was removed meanwhile.
 const OWN_BINARY: &str = "/proc/self/exe";
 /// The name that listings of processes show for it.
@@ -56,7 +59,11 @@ const OWN_NAME: &str = "cortex";
 /// in `main`.
 pub fn dispatch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
-    let result = match arguments.next()?.to_str()? {
+    let part = arguments.next()?;
+    let part = part.to_str().filter(|part| part.starts_with(OWN_PARTS))?;
+    // What these need comes by stdin.
+    os::inherited::close();
+    let result = match part {
         DETACH => detach(arguments.collect()),
         HOLDER => shim(arguments.collect()),
         EXEC => child::become_program(),
