@@ -4,10 +4,37 @@ require "etc"
 require "fileutils"
 require "tmpdir"
 
+require "pg"
+
 # A PostgreSQL server in a directory of its own, reached by a socket there, for one run of tests.
 module Postgres
   CONNECTIONS_MAX = 250
   START_TIME_MAX_S = 30
+
+  # Statements wait at it until so many do that it opens: whoever is there at once is counted by the
+  # database, however long it takes them to come.
+  class Gate
+    STATEMENT = "SELECT pg_advisory_xact_lock_shared(7)"
+    WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    TIME_MAX_S = 30
+
+    def initialize
+      @keeper = PG.connect(host: Postgres.directory, user: "postgres", dbname: "postgres")
+      @keeper.exec("SELECT pg_advisory_lock(7)")
+    end
+
+    def open_when(count)
+      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + TIME_MAX_S
+      until (waiting = @keeper.exec(WAITING).getvalue(0, 0).to_i) == count
+        late = Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+        raise "#{waiting} of #{count} wait at once" if late
+
+        sleep 0.02
+      end
+    ensure
+      @keeper.close
+    end
+  end
 
   class << self
     def directory
