@@ -48,6 +48,11 @@ impl Latencies {
         self.0.len()
     }
 
+    /// Returns the longest of them, if there are any.
+    pub fn longest(&self) -> Latencies {
+        Latencies(self.0.iter().max().into_iter().copied().collect())
+    }
+
     /// Returns, for each fraction, the smallest latency in milliseconds that this fraction of all
     /// do not exceed.
     pub fn percentiles_ms<const N: usize>(mut self, fractions: [f64; N]) -> Option<[f64; N]> {

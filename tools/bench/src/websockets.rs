@@ -1,5 +1,6 @@
 //! The benchmark of idle WebSockets: how much memory each takes in the router, beside nginx and
-//! HAProxy, what it costs the processor to keep them, and how soon all are heard when they speak.
+//! HAProxy, what it costs the processor to keep them, how soon all know what happened, and how soon
+//! all are heard when they speak.
 //! They come and go several times, as memory that was used once is used again or kept.
 
 mod client;
@@ -13,7 +14,8 @@ use anyhow::ensure;
 use clap::Args;
 
 use self::client::Clients;
-use self::report::{Report, Turn};
+use self::echo::Echo;
+use self::report::{EventTimes, Report, Turn};
 use super::interrupted::Interrupted;
 use super::serial::front::{Configurations, Front, Fronts, HaproxyQueues};
 use super::{in_directory, print};
@@ -28,6 +30,8 @@ const FIRST: usize = 40;
 /// The connections for which there are descriptors beyond those that are measured: the first ones,
 /// which may not have left yet, and what a server has besides. Half of them are for clients.
 const SPARE: u64 = 200;
+/// What happens in a turn, once all know of what happened before.
+const EVENTS: usize = 100;
 /// The time between two turns, in which a server lets go of those that left.
 const APART: Duration = Duration::from_secs(2);
 /// The descriptors of a connection, in a proxy as in this program: both of its ends.
@@ -70,7 +74,7 @@ fn measure(
         args.connections,
         (allowed / DESCRIPTORS_EACH).saturating_sub(SPARE)
     );
-    let echo = echo::start()?;
+    let echo = Echo::start()?;
     let [nginx, haproxy] = [NGINX_CONFIGURATION, HAPROXY_CONFIGURATION].map(|template| {
         template
             .replace("@CONNECTIONS@", &(taken - SPARE / 2).to_string())
@@ -85,7 +89,7 @@ fn measure(
     };
     let mut report = Report::new(args.connections, args.seconds);
     for (number, front) in fronts.start()?.into_iter().enumerate() {
-        match turns(args, &front, interrupted) {
+        match turns(args, &front, &echo, interrupted) {
             Ok(turns) => report.add(front.name, &front.version, turns),
             Err(error) if number > 0 => {
                 interrupted.check()?;
@@ -101,6 +105,7 @@ fn measure(
 fn turns(
     args: &WebsocketsArgs,
     front: &Front,
+    echo: &Echo,
     interrupted: &Interrupted,
 ) -> anyhow::Result<Vec<Turn>> {
     drop(Clients::connect(front.port, FIRST)?);
@@ -109,14 +114,16 @@ fn turns(
     let mut turns = Vec::new();
     for number in 1..=args.turns {
         eprintln!("{} {}: turn {number} of {}", front.name, front.version, args.turns);
-        let clients = Clients::connect(front.port, count)?;
+        let mut clients = Clients::connect(front.port, count)?;
         let began = front.process.usage()?.cpu_seconds;
         wait(Duration::from_secs(args.seconds), interrupted)?;
         let usage = front.process.usage()?;
         let kb = usage.resident_kb.saturating_sub(before) as f64;
+        let events = clients.hear(EVENTS, || echo.tell())?;
         turns.push(Turn {
             kb_each: kb / count as f64,
             idle_cpu_ms_per_second: (usage.cpu_seconds - began) * 1000.0 / args.seconds as f64,
+            event: EventTimes::of(events),
             all_heard_ms: clients.speak_at_once()?.as_secs_f64() * 1000.0,
         });
         wait(APART, interrupted)?;

@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::echo::HEARD;
 use crate::process::on_loopback;
+use crate::statistics::Latencies;
 
 const REQUEST: &[u8] = b"GET /live HTTP/1.1\r\nHost: proxy.localhost\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -58,6 +59,30 @@ impl Clients {
         Ok(Clients { streams: all.context("a WebSocket that is to be idle")?, runtime })
     }
 
+    /// Has something happen again and again, which `tell` tells the server's clients; returns how
+    /// long it took until each has heard of it, in microseconds, for every time.
+    pub fn hear(&mut self, times: usize, tell: impl Fn()) -> anyhow::Result<Vec<Latencies>> {
+        let (count, mut all) = (self.streams.len(), Vec::new());
+        for _ in 0..times {
+            let began = Instant::now();
+            let each = self.streams.iter_mut().map(async |stream| {
+                heard(stream).await?;
+                anyhow::Ok(began.elapsed())
+            });
+            let each = futures_util::future::try_join_all(each);
+            let heard = async {
+                let each = tokio::time::timeout(ANSWER_TIME_MAX, each);
+                tell();
+                each.await
+            };
+            let mut latencies = Latencies::with_capacity(count);
+            let each = self.runtime.block_on(heard).context("not all have heard of it")??;
+            each.into_iter().for_each(|latency| latencies.add(latency));
+            all.push(latencies);
+        }
+        Ok(all)
+    }
+
     /// Lets all say a word; returns how long it took until each has heard it.
     pub fn speak_at_once(mut self) -> anyhow::Result<Duration> {
         let began = Instant::now();
@@ -88,6 +113,10 @@ async fn connect(port: u16, number: usize) -> anyhow::Result<TcpStream> {
 
 async fn speak(stream: &mut TcpStream) -> anyhow::Result<()> {
     stream.write_all(SPOKEN).await?;
+    heard(stream).await
+}
+
+async fn heard(stream: &mut TcpStream) -> anyhow::Result<()> {
     let mut heard = [0; HEARD.len()];
     stream.read_exact(&mut heard).await?;
     ensure!(heard == HEARD, "something else was heard: {heard:?}");
@@ -96,13 +125,15 @@ async fn speak(stream: &mut TcpStream) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::echo;
+    use super::super::echo::Echo;
     use super::*;
 
     #[test]
     fn words_are_heard_by_all_that_said_them() {
-        let echo = echo::start().unwrap();
-        let clients = Clients::connect(echo.port, 20).unwrap();
+        let echo = Echo::start().unwrap();
+        let mut clients = Clients::connect(echo.port, 20).unwrap();
+        let heard = clients.hear(3, || echo.tell()).unwrap();
+        assert_eq!(heard.iter().map(Latencies::len).collect::<Vec<_>>(), [20; 3]);
         assert!(clients.speak_at_once().unwrap() < ANSWER_TIME_MAX);
         let port = echo.port;
         drop(echo);

@@ -1,8 +1,10 @@
-//! A server of WebSockets that says each word again. It is no part of what is measured, so it knows
-//! the one request and the one word of the clients and no more.
+//! A server of WebSockets that says each word again, and tells all clients when something happens.
+//! It is no part of what is measured, so it knows the one request and the one word of the clients
+//! and no more.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use super::client::{HEAD_BYTES_MAX, SPOKEN_BYTES};
 use crate::own_server::OwnServer;
@@ -13,11 +15,28 @@ const ANSWER: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\
 /// A text without the mask that clients put over theirs.
 pub const HEARD: &[u8] = b"\x81\x05hello";
 
-pub fn start() -> anyhow::Result<OwnServer> {
-    OwnServer::start("echo", serve)
+pub struct Echo {
+    pub port: u16,
+    events: watch::Sender<()>,
+    _server: OwnServer,
 }
 
-async fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+impl Echo {
+    pub fn start() -> anyhow::Result<Echo> {
+        let events = watch::Sender::new(());
+        let sender = events.clone();
+        let serve = move |stream| serve(stream, sender.subscribe());
+        let server = OwnServer::start("echo", serve)?;
+        Ok(Echo { port: server.port, events, _server: server })
+    }
+
+    /// Tells all clients that something happened.
+    pub fn tell(&self) {
+        self.events.send_replace(());
+    }
+}
+
+async fn serve(mut stream: TcpStream, mut events: watch::Receiver<()>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < HEAD_BYTES_MAX {
@@ -27,8 +46,22 @@ async fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     }
     drop(head);
     stream.write_all(ANSWER).await?;
+    let (mut word, mut of_it) = ([0; SPOKEN_BYTES], 0);
     loop {
-        stream.read_exact(&mut [0; SPOKEN_BYTES]).await?;
-        stream.write_all(HEARD).await?;
+        tokio::select! {
+            count = stream.read(&mut word[of_it..]) => match count? {
+                0 => return Ok(()),
+                count => of_it += count,
+            },
+            happened = events.changed() => match happened {
+                Ok(()) => stream.write_all(HEARD).await?,
+                // The server ends.
+                Err(_) => return Ok(()),
+            },
+        }
+        if of_it == SPOKEN_BYTES {
+            of_it = 0;
+            stream.write_all(HEARD).await?;
+        }
     }
 }
