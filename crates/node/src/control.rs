@@ -52,6 +52,10 @@ impl NodeControl for Control {
         self.router.as_ref()?.own_name()
     }
 
+    fn covers(&self, host: &str) -> bool {
+        self.router.as_ref().is_some_and(|router| router.covers(host))
+    }
+
     fn metrics(&self) -> String {
         self.metrics.prometheus()
     }

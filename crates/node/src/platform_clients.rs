@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::handshakes::{HANDSHAKES_MAX, Handshakes};
 use cluster::peers::Peers;
 use router::{PlatformClient, RouterHandle};
 use tokio::net::TcpStream;
@@ -13,25 +14,24 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 
-/// Handshakes under way; as many as at the node port.
-const HANDSHAKES_MAX: usize = 64;
 /// The time that the rest of one may take.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Takes them from the router from now on. It must be called on the control runtime.
 pub fn take(router: &RouterHandle, peers: &Arc<Peers>) {
     let (control, peers) = (Handle::current(), Arc::downgrade(peers));
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let (room, handshakes) = (Arc::new(Semaphore::new(HANDSHAKES_MAX)), Handshakes::default());
     router.take_platform(Box::new(move |client| {
         let Some(peers) = peers.upgrade() else { return };
         // One that finds no room is closed, and its client tries again or elsewhere.
-        let Ok(permit) = handshakes.clone().try_acquire_owned() else { return };
+        let Ok(permit) = room.clone().try_acquire_owned() else { return };
+        let Some(handshake) = handshakes.begin(client.from.ip()) else { return };
         control.spawn(async move {
             let from = client.from;
             if let Err(error) = hand_over(client, &peers).await {
                 tracing::debug!(%from, error = format!("{error:#}"), "node.platform_client_lost");
             }
-            drop(permit);
+            drop((permit, handshake));
         });
     }));
 }

@@ -76,7 +76,7 @@ pub enum Verdict {
     Asked,
     /// Its address has guessed too often.
     TooMany,
-    /// Nobody knows yet.
+    /// The password was not looked at yet.
     Unknown(Guess),
 }
 

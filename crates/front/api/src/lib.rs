@@ -92,10 +92,13 @@ pub trait NodeControl: Send + Sync + 'static {
     fn ports(&self) -> Vec<PortRow>;
     /// Returns whether requests that come from now on go to this release.
     fn serves(&self, name: &ApplicationName, release: &ReleaseId) -> bool;
-    /// Returns the name under which clients find the platform on this node, if there is a good
-    /// certificate for it.
+    /// Returns the name under which clients find the platform, on all nodes the same.
     fn own_name(&self) -> Option<Arc<PlatformAddress>> {
         None
+    }
+    /// Returns whether this node shows a certificate that is good for a host.
+    fn covers(&self, _host: &str) -> bool {
+        false
     }
     /// Returns all metrics of this node in the text format of Prometheus.
     fn metrics(&self) -> String;

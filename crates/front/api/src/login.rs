@@ -116,7 +116,10 @@ pub async fn invite(
         Problem::conflict("no_port", format!("clients cannot reach this node: {error:#}"))
     })?;
     // The web vouches for the platform's own name, for a node its key does.
-    let platform = api.control.own_name().filter(|_| asked.addresses.is_empty());
+    let platform = api
+        .control
+        .own_name()
+        .filter(|own| asked.addresses.is_empty() && api.control.covers(own.name.as_str()));
     let (addresses, fingerprint) = match (platform, asked.addresses) {
         (Some(platform), _) => (vec![platform.to_string()], String::new()),
         (None, addresses) if addresses.is_empty() => (vec![own.to_string()], to_hex(&pin)),

@@ -8,7 +8,7 @@ pub mod credential;
 pub mod dial;
 mod doors;
 pub mod frame;
-mod handshakes;
+pub mod handshakes;
 pub mod identity;
 pub mod invitation;
 pub mod join;

@@ -227,12 +227,16 @@ impl RouterHandle {
         self.shared.platform.set(take).ok();
     }
 
-    /// Returns the name under which the platform's API is found inside TLS, if clients that come
-    /// to this node are shown a certificate that is good for it.
+    /// Returns the name under which the platform's API is found inside TLS.
     pub fn own_name(&self) -> Option<Arc<PlatformAddress>> {
-        let secure = self.shared.secure.as_ref()?;
-        let name = self.shared.table.load().own_name.clone()?;
-        secure.tls.covers(name.name.as_str(), self.shared.clock.now()).then_some(name)
+        self.shared.table.load().own_name.clone()
+    }
+
+    /// Returns whether clients that ask this node for a host are shown a certificate that is good
+    /// for it.
+    pub fn covers(&self, host: &str) -> bool {
+        let secure = self.shared.secure.as_ref();
+        secure.is_some_and(|secure| secure.tls.covers(host, self.shared.clock.now()))
     }
 
     /// Returns the control task, to be run under supervision and again after a fault. It ends with

@@ -43,7 +43,7 @@ pub struct Turn {
 /// How soon clients know of what happened, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct EventTimes {
-    /// Of 99 in a hundred times that a client hears of something, the longest.
+    /// The longest of 99 in a hundred times that a client hears of something.
     pub client_p99_ms: f64,
     /// Until the last client has heard of it: the median of all events, and of 99 in a hundred the
     /// longest.
