@@ -327,9 +327,9 @@ def listen():
         more = b""
     said += more
     return more
-for answer in answers:
-    asked = said.count(b": ")
-    while said.count(b": ") == asked and listen():
+for asked, answer in enumerate(answers):
+    # A question may come together with the end of the line before it.
+    while said.count(b": ") <= asked and listen():
         pass
     os.write(terminal, answer.encode() + b"\n")
     # The end of the line is all that is shown of it.

@@ -125,7 +125,7 @@ async fn asked(session: &Session, args: ScheduleArgs) -> anyhow::Result<BackupAs
         node,
         keep: args.keep,
         with_files: args.with_files,
-        pass_phrase: args.pass_phrase.choose()?.as_str().to_owned(),
+        pass_phrase: args.pass_phrase.choose().await?.as_str().to_owned(),
     })
 }
 

@@ -48,7 +48,7 @@ impl Export {
         ensure!(!(self.json.json && is_standard(&self.file)), both);
         let phrase = match self.plain {
             true => None,
-            false => Some(self.pass_phrase.choose()?),
+            false => Some(self.pass_phrase.choose().await?),
         };
         output::begin("Exporting");
         let exported = output::finish(self.write(session, phrase.as_ref()).await)?;

@@ -51,7 +51,7 @@ impl Import {
             false => self.file.display().to_string(),
         };
         let unchanged = || format!("nothing was imported from {name}");
-        let (mut archive, checked) = self.checked(session).with_context(unchanged)?;
+        let (mut archive, checked) = self.checked(session).await.with_context(unchanged)?;
         let Checked { totals, hash, .. } = checked;
         let what =
             format!("{} with {}", output::count(totals.keys, "key"), output::bytes(totals.bytes));
@@ -82,7 +82,7 @@ impl Import {
     }
 
     /// Opens the file and reads it through.
-    fn checked(&self, session: &Session) -> anyhow::Result<(Archive, Checked)> {
+    async fn checked(&self, session: &Session) -> anyhow::Result<(Archive, Checked)> {
         let mut file = match is_standard(&self.file) {
             true => {
                 let both = "stdin has either the file or the pass-phrase";
@@ -92,7 +92,7 @@ impl Import {
             false => File::open(&self.file).context("it cannot be read")?,
         };
         let phrase = match wrapping_of(&mut file)? {
-            Wrapping::PassPhrase => Some(self.pass_phrase.recall()?),
+            Wrapping::PassPhrase => Some(self.pass_phrase.recall().await?),
             Wrapping::Plain => {
                 let clear = "it is not encrypted, and would lie on the disk so: name it as a file";
                 ensure!(!is_standard(&self.file), clear);

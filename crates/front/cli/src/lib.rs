@@ -21,6 +21,7 @@ mod dotenv;
 mod down;
 mod export;
 mod git;
+mod hidden;
 mod https;
 mod import;
 mod info;

@@ -3,18 +3,18 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use backup::schedule::pass_phrase_fault;
 use clap::Args;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-/// The most bytes of a pass-phrase; a file with more is another one.
-const BYTES_MAX: usize = 4096;
-const TERMINAL: &str = "/dev/tty";
+use super::hidden::{self, first_line};
+
+/// What the terminal is asked for.
+const WHAT: &str = "Pass-phrase";
 const HOW: &str = "say it with --passphrase-file FILE (- for stdin) or CORTEX_PASSPHRASE, or run \
                    this where there is a terminal";
 
@@ -54,15 +54,10 @@ impl PassPhraseArgs {
     }
 
     /// Returns the pass-phrase for something new; on a terminal it is asked for twice.
-    pub fn choose(&self) -> anyhow::Result<PassPhrase> {
+    pub async fn choose(&self) -> anyhow::Result<PassPhrase> {
         let phrase = match self.said()? {
             Some(phrase) => phrase,
-            None => {
-                let terminal = Terminal::open()?;
-                let phrase = terminal.ask("Pass-phrase: ")?;
-                ensure!(terminal.ask("Again: ")? == phrase, "the two are not the same");
-                phrase
-            }
+            None => PassPhrase(hidden::ask_twice(WHAT, HOW).await?),
         };
         match pass_phrase_fault(phrase.as_str()) {
             Some(fault) => bail!(fault),
@@ -71,10 +66,10 @@ impl PassPhraseArgs {
     }
 
     /// Returns the pass-phrase of something that there is.
-    pub fn recall(&self) -> anyhow::Result<PassPhrase> {
+    pub async fn recall(&self) -> anyhow::Result<PassPhrase> {
         match self.said()? {
             Some(phrase) => Ok(phrase),
-            None => Terminal::open()?.ask("Pass-phrase: "),
+            None => Ok(PassPhrase(hidden::ask_once(WHAT, HOW).await?)),
         }
     }
 
@@ -82,7 +77,8 @@ impl PassPhraseArgs {
         match (&self.passphrase_file, &self.of_environment) {
             (Some(_), _) if self.is_stdin() => {
                 ensure!(!std::io::stdin().is_terminal(), "a terminal is stdin: {HOW}");
-                first_line(std::io::stdin().lock()).context("stdin").map(Some)
+                let line = first_line(&mut std::io::stdin().lock(), "pass-phrase");
+                Ok(Some(PassPhrase(line.context("stdin")?)))
             }
             (Some(path), _) => of_file(path).map(Some),
             (None, of_environment) => Ok(of_environment.clone()),
@@ -92,69 +88,26 @@ impl PassPhraseArgs {
 
 fn of_file(path: &Path) -> anyhow::Result<PassPhrase> {
     let shown = || path.display().to_string();
-    first_line(File::open(path).with_context(shown)?).with_context(shown)
-}
-
-fn first_line(from: impl Read) -> anyhow::Result<PassPhrase> {
-    let mut line = Zeroizing::new(String::new());
-    let mut reader = BufReader::new(from.take(BYTES_MAX as u64 + 1));
-    reader.read_line(&mut line).context("the pass-phrase cannot be read")?;
-    ensure!(line.len() <= BYTES_MAX, "its first line is longer than a pass-phrase");
-    let length = line.trim_end_matches(['\r', '\n']).len();
-    line.truncate(length);
-    ensure!(!line.is_empty(), "it has no pass-phrase in its first line");
-    Ok(PassPhrase(line))
-}
-
-/// The terminal of whoever runs the command, also where stdin and stdout are other things. It shows
-/// nothing of what is typed, and does so again afterwards.
-struct Terminal {
-    file: File,
-    before: Termios,
-}
-
-impl Terminal {
-    fn open() -> anyhow::Result<Terminal> {
-        let mut options = File::options();
-        let Ok(file) = options.read(true).write(true).open(TERMINAL) else {
-            bail!("there is no terminal to ask for the pass-phrase: {HOW}");
-        };
-        let before = tcgetattr(&file).context("the terminal")?;
-        let mut silent = before.clone();
-        silent.local_modes.remove(LocalModes::ECHO);
-        silent.local_modes.insert(LocalModes::ECHONL);
-        tcsetattr(&file, OptionalActions::Flush, &silent).context("the terminal")?;
-        Ok(Terminal { file, before })
-    }
-
-    fn ask(&self, question: &str) -> anyhow::Result<PassPhrase> {
-        (&self.file).write_all(question.as_bytes())?;
-        first_line(&self.file)
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
-        tcsetattr(&self.file, OptionalActions::Drain, &self.before).ok();
-    }
+    let mut file = BufReader::new(File::open(path).with_context(shown)?);
+    first_line(&mut file, "pass-phrase").map(PassPhrase).with_context(shown)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::hidden::BYTES_MAX;
     use super::*;
 
     fn named(path: &Path) -> PassPhraseArgs {
         PassPhraseArgs { passphrase_file: Some(path.into()), of_environment: None }
     }
 
-    #[test]
-    fn the_first_line_of_a_file_counts() {
+    #[tokio::test]
+    async fn the_first_line_of_a_file_counts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("phrase");
-        let check = |content: &str, expected: Result<&str, &str>| {
+        let check = async |content: &str, expected: Result<&str, &str>| {
             std::fs::write(&path, content).unwrap();
-            let chosen = named(&path).choose().map(|phrase| phrase.as_str().to_string());
+            let chosen = named(&path).choose().await.map(|phrase| phrase.as_str().to_string());
             match (chosen, expected) {
                 (Ok(chosen), Ok(expected)) => assert_eq!(chosen, expected),
                 (Err(error), Err(expected)) => {
@@ -164,15 +117,15 @@ mod tests {
                 (chosen, _) => panic!("{content:?}: {chosen:?}"),
             }
         };
-        check("correct horse battery\nstaple\n", Ok("correct horse battery"));
-        check(" spaces are part of it \r\n", Ok(" spaces are part of it "));
-        check("short\n", Err("12 are the least"));
-        check("\n", Err("no pass-phrase"));
-        check("", Err("no pass-phrase"));
-        check(&"x".repeat(BYTES_MAX + 1), Err("longer than"));
+        check("correct horse battery\nstaple\n", Ok("correct horse battery")).await;
+        check(" spaces are part of it \r\n", Ok(" spaces are part of it ")).await;
+        check("short\n", Err("12 are the least")).await;
+        check("\n", Err("no pass-phrase")).await;
+        check("", Err("no pass-phrase")).await;
+        check(&"x".repeat(BYTES_MAX + 1), Err("longer than")).await;
         std::fs::write(&path, "short\n").unwrap();
-        assert_eq!(named(&path).recall().unwrap().as_str(), "short");
-        let error = named(Path::new("/nowhere/phrase")).recall().unwrap_err();
+        assert_eq!(named(&path).recall().await.unwrap().as_str(), "short");
+        let error = named(Path::new("/nowhere/phrase")).recall().await.unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere/phrase"));
     }
 }

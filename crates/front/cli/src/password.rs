@@ -1,12 +1,11 @@
 //! `cortex password set|off`: what clients of an application are asked for before they see it.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
-use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 
-use super::{App, Json, Session, output};
+use super::{App, Json, Session, hidden, output};
 use api_types::maintenance::{PasswordAsked, PasswordShown};
 use client::encode;
 
@@ -17,8 +16,6 @@ const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 /// Five of them have 25 bits, four such groups 100, which nobody guesses.
 const GROUP: usize = 5;
 const GROUPS: usize = 4;
-/// The exit code of a command that Ctrl-C ended, as shells have it.
-const INTERRUPTED: i32 = 130;
 
 #[derive(Debug, Args)]
 pub struct PasswordCommand {
@@ -116,27 +113,9 @@ fn generate() -> anyhow::Result<String> {
 /// Returns the password: typed twice without being shown, or the only line of what is no terminal.
 async fn given() -> anyhow::Result<String> {
     let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        return line_of(stdin.lock());
-    }
-    let as_it_was = Shown(termios::tcgetattr(&stdin).context("the terminal cannot be asked")?);
-    let typed = tokio::task::spawn_blocking(|| -> anyhow::Result<String> {
-        let password = hidden("Password: ")?;
-        ensure!(!password.is_empty(), "no password was typed: nothing was done");
-        ensure!(
-            hidden("The same again: ")? == password,
-            "the two are not the same: nothing was done"
-        );
-        Ok(password)
-    });
-    tokio::select! {
-        typed = typed => typed?,
-        // Whoever reads goes on reading, so that nothing but the end of the process is left.
-        _ = tokio::signal::ctrl_c() => {
-            drop(as_it_was);
-            output::say("");
-            std::process::exit(INTERRUPTED)
-        }
+    match stdin.is_terminal() {
+        true => Ok(hidden::ask_twice("Password", "give it on stdin").await?.to_string()),
+        false => line_of(stdin.lock()),
     }
 }
 
@@ -149,28 +128,6 @@ fn line_of(from: impl Read) -> anyhow::Result<String> {
     ensure!(!line.is_empty(), "no password came on stdin");
     ensure!(!line.contains('\n'), "more than one line came on stdin");
     Ok(line.to_owned())
-}
-
-/// Reads a line of the terminal without showing it.
-fn hidden(prompt: &str) -> anyhow::Result<String> {
-    let stdin = std::io::stdin();
-    let mut silent = termios::tcgetattr(&stdin)?;
-    silent.local_modes.remove(LocalModes::ECHO);
-    std::io::stderr().write_all(prompt.as_bytes())?;
-    termios::tcsetattr(&stdin, OptionalActions::Flush, &silent)?;
-    let mut line = String::new();
-    stdin.read_line(&mut line)?;
-    std::io::stderr().write_all(b"\n")?;
-    Ok(line.strip_suffix('\n').unwrap_or(&line).to_owned())
-}
-
-/// The terminal as it was, which it is again when this goes.
-struct Shown(Termios);
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        termios::tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0).ok();
-    }
 }
 
 #[cfg(test)]
