@@ -110,6 +110,13 @@ fn a_source_above_the_limit_is_refused_before_it_fills_the_disk() {
     // The file is sparse: it takes no room here, but would at the other end.
     let file = fs::File::create(project.join("big.bin")).unwrap();
     file.set_len(20 << 30).unwrap();
-    node.try_push(&project, "big").refused().saying(&["large"]);
+    node.try_push(&project, "big").refused().saying(&["large", "big.bin", ".cortexignore"]);
+    // Another client announces it, and is refused before it sends anything.
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--request", "POST", "--upload-file"]);
+    curl.arg(project.join("big.bin")).arg("--unix-socket").arg(node.data().join("sockets/api"));
+    curl.arg("http://localhost/v1/apps/big/releases");
+    let answer = run(curl, "an archive that is announced").succeeded();
+    assert!(answer.stdout.contains("source_too_large"), "{answer:#?}");
     node.cortex(&["status"]);
 }

@@ -21,6 +21,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The largest archive of a source in bytes. Heroku's limit for a slug is 500 MB compressed; larger
+/// sources hold files that are not source.
+pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 /// The header of a change with what the person says of it: one line of UTF-8.
 pub const NOTE_HEADER: &str = "cortex-note";
 

@@ -21,7 +21,7 @@ use api_types::{HistoryRow, StoreChange, StoredKey};
 use store::{INLINE_VALUE_MAX, SharedStore, ValueWriter, WatchEvent};
 
 /// The largest value; sources of applications have the same limit.
-const VALUE_BYTES_MAX: u64 = super::upload::ARCHIVE_BYTES_MAX;
+const VALUE_BYTES_MAX: u64 = api_types::ARCHIVE_BYTES_MAX;
 /// Changes that wait between the store and a socket.
 const CHUNKS_WAITING_MAX: usize = 16;
 const HISTORY_DEFAULT: usize = 100;

@@ -16,8 +16,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::problem::{Problem, storage};
-use super::upload::{ARCHIVE_BYTES_MAX, blocking, too_large};
+use super::upload::{blocking, too_large};
 use super::{Api, Shared, records};
+use api_types::ARCHIVE_BYTES_MAX;
 use api_types::delta::{
     BASES_MAX, DeltaDecoder, DeltaError, DeltaStep, KnownPieces, NAME_BYTES, PIECES_MAX,
     PieceIndex, PieceName, PieceOrigin, Splitter,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
+use axum::http::header::EXPECT;
 use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt;
@@ -26,6 +27,8 @@ type Left = Arc<Mutex<Option<Body>>>;
 /// A body that leaves behind what was not read of it.
 struct Unread {
     body: Option<Body>,
+    /// Whether the client sends only once it is asked to, which it was not yet.
+    awaited: bool,
     left: Left,
 }
 
@@ -37,6 +40,7 @@ impl HttpBody for Unread {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.awaited = false;
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let frame = std::task::ready!(Pin::new(body).poll_frame(context));
         if !matches!(frame, Some(Ok(_))) {
@@ -56,7 +60,7 @@ impl HttpBody for Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        let rest = self.body.take().filter(|body| !body.is_end_stream());
+        let rest = self.body.take().filter(|body| !self.awaited && !body.is_end_stream());
         if let (Some(rest), Ok(mut left)) = (rest, self.left.lock()) {
             *left = Some(rest);
         }
@@ -66,7 +70,8 @@ impl Drop for Unread {
 pub(super) async fn take_all(request: Request, next: Next) -> Response {
     let left = Left::default();
     let kept = left.clone();
-    let request = request.map(|body| Body::new(Unread { body: Some(body), left: kept }));
+    let awaited = request.headers().contains_key(EXPECT);
+    let request = request.map(|body| Body::new(Unread { body: Some(body), awaited, left: kept }));
     let response = next.run(request).await;
     let rest = left.lock().ok().and_then(|mut left| left.take());
     if let Some(rest) = rest.filter(|_| !response.status().is_success()) {

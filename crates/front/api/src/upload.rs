@@ -4,7 +4,7 @@
 use std::io::{BufReader, Seek, SeekFrom};
 
 use access_core::Right;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -29,12 +29,9 @@ use super::releases::{self, Draft};
 use super::sources::{self, Assembly};
 use super::undo::parts;
 use super::{Api, Shared, archive, domains, isolation, ports, team_limits};
-use api_types::Released;
+use api_types::{ARCHIVE_BYTES_MAX, Released};
 use store::{ValueFile, ValueWriter};
 
-/// The largest archive. Heroku's limit for a slug is 500 MB compressed; larger sources hold files
-/// that are not source.
-pub const ARCHIVE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 /// Bytes after which a client that goes on sending beyond the limit is cut off.
 const DISCARDED_BYTES_MAX: u64 = 2 * ARCHIVE_BYTES_MAX;
 /// Chunks that wait between the socket and the disk: memory stays bounded whatever is pushed.
@@ -83,6 +80,9 @@ pub async fn push(
 
 /// Streams the body to a file. The disk is the slower side: the channel makes the socket wait.
 pub(super) async fn receive(mut assembly: Assembly, body: Body) -> Result<ValueWriter, Problem> {
+    if body.size_hint().lower() > ARCHIVE_BYTES_MAX {
+        return Err(too_large());
+    }
     let (chunks, mut waiting) = mpsc::channel::<Bytes>(CHUNKS_WAITING_MAX);
     let disk = runtime::task::spawn_blocking(move || {
         while let Some(chunk) = waiting.blocking_recv() {

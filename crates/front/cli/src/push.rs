@@ -11,7 +11,7 @@ use hyper::Method;
 use model::ApplicationName;
 
 use super::{App, Session, deploy, output};
-use api_types::Released;
+use api_types::{ARCHIVE_BYTES_MAX, Released};
 use chunks::{Chunks, Unwanted, pack};
 use client::{ClientError, encode};
 use source::{Source, Vcs};
@@ -143,7 +143,7 @@ async fn send(
         warn(&late);
         return spooled.send(session, name, path).await;
     }
-    let (chunks, packed) = pack(move |chunks| source.write(chunks));
+    let (chunks, packed) = pack(move |chunks| source.write(chunks, ARCHIVE_BYTES_MAX));
     let uploaded = upload(session, path, chunks).await;
     let packed = packed.await.unwrap_or_else(|error| Err(error.into()));
     warn(packed.as_deref().unwrap_or_default());

@@ -113,10 +113,10 @@ impl Source {
         })
     }
 
-    /// Writes the archive: the same source gives the same bytes. Returns warnings about what was
-    /// packed.
-    pub fn write(&self, to: &mut dyn Write) -> anyhow::Result<Vec<String>> {
-        let mut packer = Packer::new(to);
+    /// Writes an archive of at most so many bytes: the same source gives the same bytes. Returns
+    /// warnings about what was packed.
+    pub fn write(&self, to: &mut dyn Write, bytes_max: u64) -> anyhow::Result<Vec<String>> {
+        let mut packer = Packer::new(to, bytes_max);
         let mut warnings = match &self.content {
             PushedContent::Directory(directory) => {
                 directory::write(directory, &mut packer)?;

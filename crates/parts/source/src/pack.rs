@@ -16,16 +16,45 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// The maximum length of a pointer in bytes, by its specification.
 const POINTER_BYTES_MAX: u64 = 1024;
 
+/// The size of an entry's header in bytes, and what its content is filled up to.
+const BLOCK_BYTES: u64 = 512;
+
+/// The error that a source is larger than what takes it, before any of the file is read that would
+/// be too much.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the source is larger than {} GiB: {} is {} MiB of it. Leave out what is generated or data: list \
+     it in .cortexignore", .bytes_max >> 30, shown(.file), .size.div_ceil(1 << 20)
+)]
+struct TooLarge {
+    bytes_max: u64,
+    /// The largest file that came.
+    file: PathBuf,
+    size: u64,
+}
+
 pub struct Packer<'a> {
     archive: Builder<&'a mut dyn Write>,
+    /// The bytes that may still come.
+    left: u64,
+    bytes_max: u64,
+    largest: (u64, PathBuf),
     pointers: BTreeSet<PathBuf>,
     /// The names that are not UTF-8.
     odd: BTreeSet<PathBuf>,
 }
 
 impl<'a> Packer<'a> {
-    pub fn new(to: &'a mut dyn Write) -> Packer<'a> {
-        Packer { archive: Builder::new(to), pointers: BTreeSet::new(), odd: BTreeSet::new() }
+    /// Makes a packer of an archive of a bounded size.
+    pub fn new(to: &'a mut dyn Write, bytes_max: u64) -> Packer<'a> {
+        Packer {
+            archive: Builder::new(to),
+            left: bytes_max,
+            bytes_max,
+            largest: (0, PathBuf::new()),
+            pointers: BTreeSet::new(),
+            odd: BTreeSet::new(),
+        }
     }
 
     pub fn directory(&mut self, path: &Path) -> io::Result<()> {
@@ -65,6 +94,7 @@ impl<'a> Packer<'a> {
 
     fn append(&mut self, mut header: Header, path: &Path, content: impl Read) -> io::Result<()> {
         self.note(path);
+        self.take(path, header.size()?)?;
         let mut content = content;
         let mut start = Vec::new();
         if (1..=POINTER_BYTES_MAX).contains(&header.size()?) {
@@ -74,6 +104,21 @@ impl<'a> Packer<'a> {
             self.pointers.insert(path.to_path_buf());
         }
         self.archive.append_data(&mut header, path, start.chain(content))
+    }
+
+    fn take(&mut self, path: &Path, size: u64) -> io::Result<()> {
+        if size > self.largest.0 {
+            self.largest = (size, path.to_path_buf());
+        }
+        let packed = size.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+        match self.left.checked_sub(packed.saturating_add(BLOCK_BYTES)) {
+            Some(left) => self.left = left,
+            None => {
+                let (bytes_max, (size, file)) = (self.bytes_max, self.largest.clone());
+                return Err(io::Error::other(TooLarge { bytes_max, file, size }));
+            }
+        }
+        Ok(())
     }
 
     fn note(&mut self, path: &Path) {
@@ -136,7 +181,7 @@ mod tests {
     #[test]
     fn pointers_and_odd_names_are_told() {
         let mut bytes = Vec::new();
-        let mut packer = Packer::new(&mut bytes);
+        let mut packer = Packer::new(&mut bytes, u64::MAX);
         let pointer = [POINTER, b"v1\noid sha256:00\nsize 5\n"].concat();
         packer.file(Path::new("a.bin"), 0o644, pointer.len() as u64, &pointer[..]).unwrap();
         packer.file(Path::new("b.bin"), 0o644, 7, &b"version"[..]).unwrap();
@@ -156,6 +201,34 @@ mod tests {
             })
             .collect();
         assert_eq!(texts, [pointer, b"version".to_vec(), Vec::new(), Vec::new()]);
+    }
+
+    #[test]
+    fn what_is_too_large_is_told_before_it_is_read() {
+        let mut bytes = Vec::new();
+        let mut packer = Packer::new(&mut bytes, 3 << 30);
+        packer.file(Path::new("a.txt"), 0o644, 5, &b"hello"[..]).unwrap();
+        let error = packer.file(Path::new("dump.sql"), 0o644, 5 << 30, Unread).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.starts_with("the source is larger than 3 GiB: dump.sql is 5120 MiB"),
+            "{said}"
+        );
+        // A sum that is too large names what most of it is.
+        let mut others = Vec::new();
+        let mut packer = Packer::new(&mut others, 4 * BLOCK_BYTES + 100);
+        packer.file(Path::new("large"), 0o644, 513, &[1; 513][..]).unwrap();
+        let said = packer.file(Path::new("small"), 0o644, 1, &b"x"[..]).unwrap_err().to_string();
+        assert!(said.contains("large is 1 MiB of it"), "{said}");
+    }
+
+    /// Content that must not be asked for.
+    struct Unread;
+
+    impl Read for Unread {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("it was read");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ type Files = BTreeMap<String, (u32, String)>;
 
 fn bytes(directory: &Path, vcs: Vcs, revision: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let mut archive = Vec::new();
-    Source::find(directory, vcs, revision)?.write(&mut archive)?;
+    Source::find(directory, vcs, revision)?.write(&mut archive, u64::MAX)?;
     Ok(archive)
 }
 

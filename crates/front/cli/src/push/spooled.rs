@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::chunks::{Chunks, pack};
 use super::{Session, output, upload};
 use api_types::delta::{DeltaEncoder, KnownPieces, PIECES_MAX, Piece, Splitter};
-use api_types::{ProblemBody, Released};
+use api_types::{ARCHIVE_BYTES_MAX, ProblemBody, Released};
 use client::{ClientError, encode};
 use source::Source;
 
@@ -73,7 +73,7 @@ impl Spooled {
         let spooled = Spooled { file, bytes: 0, pieces: Vec::new() };
         let packed = runtime::task::spawn_blocking(move || {
             let mut writer = SpoolWriter { spooled, splitter: Splitter::default() };
-            let late = source.write(&mut writer)?;
+            let late = source.write(&mut writer, ARCHIVE_BYTES_MAX)?;
             let SpoolWriter { mut spooled, splitter } = writer;
             splitter.finish(&mut |piece, bytes| SpoolWriter::keep(&mut spooled, piece, bytes))?;
             anyhow::Ok((spooled, late))

@@ -31,7 +31,7 @@ fn commit(root: &Path) {
 fn warnings(directory: &Path, vcs: Vcs) -> String {
     let source = Source::find(directory, vcs, None).unwrap();
     let mut all: Vec<String> = source.uncommitted.iter().chain(&source.warnings).cloned().collect();
-    all.extend(source.write(&mut Vec::new()).unwrap());
+    all.extend(source.write(&mut Vec::new(), u64::MAX).unwrap());
     all.join("\n")
 }
 
