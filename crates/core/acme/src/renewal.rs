@@ -42,8 +42,13 @@ impl Facts {
         }
     }
 
-    pub fn is_newer_than(&self, other: Option<&Facts>) -> bool {
-        other.is_none_or(|other| self.not_after > other.not_after)
+    /// Returns whether this is another certificate than the one that is there, and none from before
+    /// it. It may end sooner: authorities shorten their lifetimes, and replace what they revoke.
+    pub fn succeeds(&self, other: Option<&Facts>) -> bool {
+        other.is_none_or(|other| {
+            let is_older = self.not_before < other.not_before && self.not_after <= other.not_after;
+            self != other && !is_older
+        })
     }
 }
 
@@ -73,6 +78,24 @@ mod tests {
     use super::*;
 
     const DAY_MS: u64 = 24 * 3_600_000;
+
+    #[test]
+    fn a_shorter_certificate_may_follow_a_longer_one_but_never_itself_or_an_older_one() {
+        let made = |id: &str, from: u64, days: u64| Facts {
+            not_before: Timestamp(from * DAY_MS),
+            not_after: Timestamp((from + days) * DAY_MS),
+            id: Some(id.into()),
+        };
+        let held = made("held", 100, 90);
+        assert!(held.succeeds(None));
+        assert!(!held.succeeds(Some(&held)));
+        for next in [made("next", 100, 6), made("next", 101, 45), made("next", 99, 200)] {
+            assert!(next.succeeds(Some(&held)), "{next:?}");
+        }
+        for former in [made("former", 40, 90), made("former", 99, 91)] {
+            assert!(!former.succeeds(Some(&held)), "{former:?}");
+        }
+    }
 
     fn facts(days: u64) -> Facts {
         let not_before = Timestamp(1_800_000_000_000);

@@ -106,10 +106,13 @@ fn a_declared_domain_becomes_https_and_is_renewed_when_its_authority_says_so() {
     );
     node.down();
     node.up();
-    wait_until("another certificate", || leaf(&node, "blog.test") != first);
+    wait_for("another certificate", STATE_DEADLINE, || {
+        let record = || order(&node, "blog.test").unwrap_or_default().to_string();
+        if leaf(&node, "blog.test") == first { Err(record()) } else { Ok(()) }
+    });
     pebble.await_https(host, "blog.test");
     wait_until("the end of the order", || order(&node, "blog.test").unwrap()["active"] == false);
-    assert_eq!(pebble.orders(), 2);
+    assert_eq!(pebble.orders(), 2, "{}", order(&node, "blog.test").unwrap_or_default());
     assert!(pebble.log().contains("is a replacement of"), "{}", pebble.log());
 
     // What it refuses is said in its own words, with what to do, and is not asked for again soon.

@@ -347,7 +347,7 @@ impl Orderer {
     ) {
         let entry = self.entries.get_mut(name).expect("it is under way");
         let run = entry.run.as_mut().expect("it is under way");
-        if !facts.is_newer_than(entry.certificate.as_ref()) {
+        if !facts.succeeds(entry.certificate.as_ref()) {
             // The order of the certificate that is there: its node was lost before it said so.
             let what = "the order has given a certificate already; another one is made";
             return self.fail(now, name, &Problem::new(kind::STALE, what), effects);
