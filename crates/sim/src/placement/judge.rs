@@ -131,6 +131,9 @@ impl World {
             for (name, app) in machines {
                 let known = self.known_by_actor.entry(app.number).or_default();
                 let serving = app.machine.serving();
+                if serving == known.as_ref() {
+                    continue;
+                }
                 // Nothing serves of one that is destroyed; another one of that name begins anew.
                 let goes_on = node.replica.rollout(name).is_some();
                 *known = known.take().filter(|id| goes_on && !node.replica.disowns(name, id));
@@ -139,13 +142,20 @@ impl World {
                 *known = serving.cloned();
             }
             for (name, serving) in node.replica.serving() {
+                let entry = (at, name.clone());
+                if let Some((known, since)) = self.known_serving.get_mut(&entry)
+                    && known == serving
+                {
+                    *since = self.now;
+                    continue;
+                }
                 if node.replica.disowns(name, serving) {
-                    self.known_serving.remove(&(at, name.clone()));
+                    self.known_serving.remove(&entry);
                     continue;
                 }
                 let (known, since) = self
                     .known_serving
-                    .entry((at, name.clone()))
+                    .entry(entry)
                     .or_insert_with(|| (serving.clone(), self.now));
                 if serving >= known || node.replica.disowns(name, known) {
                     (*known, *since) = (serving.clone(), self.now);

@@ -59,7 +59,7 @@ pub struct World {
     pub(super) disturbed_at: u64,
     pub(super) drained_since: BTreeMap<usize, u64>,
     pub(super) served: BTreeSet<ApplicationName>,
-    queue: BTreeMap<(u64, u64), Happening>,
+    queue: BTreeMap<(u64, u64), Box<Happening>>,
     sequence: u64,
 }
 
@@ -152,7 +152,7 @@ impl World {
 
     pub(super) fn later(&mut self, wait: u64, happening: Happening) {
         self.sequence += 1;
-        self.queue.insert((self.now + wait, self.sequence), happening);
+        self.queue.insert((self.now + wait, self.sequence), Box::new(happening));
     }
 
     pub fn run(&mut self, milliseconds: u64) {
@@ -163,7 +163,7 @@ impl World {
         {
             let ((at, _), happening) = self.queue.pop_first().expect("it was there");
             self.now = at;
-            self.happen(happening);
+            self.happen(*happening);
             happenings += 1;
             assert!(happenings < HAPPENINGS_MAX, "the world does not come to rest");
         }
