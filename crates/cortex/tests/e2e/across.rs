@@ -7,8 +7,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use rustix::process::Signal;
-
 use crate::fixtures::cluster::{cluster, id_of, local_address};
 use crate::machine::free_port;
 use crate::node::Node;
@@ -204,7 +202,7 @@ fn a_frozen_machine_holds_no_request_up() {
     let site = nodes.site();
     let mut kept = Connection::open(&site).expect("a connection");
     kept.request("GET", "/", &[], b"").expect("an answer").assert_ok("across: request");
-    nodes.one.signal(Signal::STOP);
+    nodes.one.freeze();
     let post = kept.request("POST", "/echo", &[], b"once").expect("an answer");
     let error = post.headers.get("x-cortex-error").map(String::as_str);
     // On a busy machine the loss is known before the request is sent.
@@ -216,7 +214,7 @@ fn a_frozen_machine_holds_no_request_up() {
         let told = get.headers.get("x-cortex-error").is_some_and(|why| why == "nodes-unreachable");
         if told { Ok(()) } else { Err(format!("{get:?}")) }
     });
-    nodes.one.signal(Signal::CONT);
+    nodes.one.thaw();
     nodes.await_answer("across: request");
 }
 

@@ -5,8 +5,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use rustix::process::Signal;
-
 use crate::fixtures::cluster::{await_loads, cluster, id_of};
 use crate::machine::{Identity, lives, processes_below};
 use crate::node::{Node, Row};
@@ -105,9 +103,9 @@ fn what_a_dead_node_process_left_is_adopted_or_stopped_when_its_lease_is_over() 
 fn a_node_process_that_hung_for_longer_than_its_lease_leaves_no_duplicates() {
     let pair = Pair::start();
     let before = processes(&pair.rows_of(&pair.two));
-    pair.two.signal(Signal::STOP);
+    pair.two.freeze();
     pair.await_taken_over();
     wait_until("its shims to stop them", || !before.iter().copied().any(lives));
-    pair.two.signal(Signal::CONT);
+    pair.two.thaw();
     pair.await_one_of_each();
 }

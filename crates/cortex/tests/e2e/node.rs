@@ -245,6 +245,26 @@ impl Node {
         kill(self.pid(), signal);
     }
 
+    /// Stops the process, and waits until it stands still: whichever thread takes the signal stops
+    /// the others, and they go on while that one waits for a processor.
+    pub fn freeze(&self) {
+        let pid = self.pid();
+        self.signal(Signal::STOP);
+        wait_until("the node to stand still", || {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+            let mut states =
+                tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")));
+            // The state comes behind the name, which is in parentheses.
+            states.all(|stat| {
+                stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" T"))
+            })
+        });
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
     pub fn kill_nine(&mut self) {
         let mut child = self.child.take().expect("the node is up");
         child.kill().expect("it can be killed");

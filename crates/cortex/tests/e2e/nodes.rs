@@ -1,6 +1,5 @@
 //! Several nodes, as somebody operates them: listed, invited, drained, used again, removed.
 
-use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::fixtures::cluster::{
@@ -152,7 +151,7 @@ fn what_a_removed_node_ran_is_run_by_others() {
 #[test]
 fn stopping_a_node_that_stands_still_ends_with_advice() {
     let node = Node::start();
-    node.signal(Signal::STOP);
+    node.freeze();
     node.run(&["down"]).refused().saying(&["does not answer", "it is stopped", "kill -CONT"]);
-    node.signal(Signal::CONT);
+    node.thaw();
 }

@@ -6,8 +6,6 @@ pub mod member;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rustix::process::Signal;
-
 use self::member::{Member, await_equal};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
 
@@ -113,7 +111,7 @@ fn a_node_that_is_cut_off_catches_up() {
     let one = Member::start("one", &[]);
     let two = Member::join("two", &one);
     one.await_reachable(1);
-    two.signal(Signal::STOP);
+    two.freeze();
     wait_for("the silence to be noticed", STATE_DEADLINE, || {
         let peers = one.peers();
         if peers["peers"][0]["reachable"] == false { Ok(()) } else { Err(peers.to_string()) }
@@ -121,7 +119,7 @@ fn a_node_that_is_cut_off_catches_up() {
     for n in 0..50 {
         one.set(&format!("while::away::{n}"), "news");
     }
-    two.signal(Signal::CONT);
+    two.thaw();
     two.await_value("while::away::49", "news");
     two.set("back::again", "yes");
     one.await_value("back::again", "yes");

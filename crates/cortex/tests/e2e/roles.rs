@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::fixtures::cluster::{await_state, cluster, first, id_of, join};
@@ -119,11 +118,11 @@ fn a_node_without_a_store_moves_to_another_one() {
     lost.up();
     await_state(lost, &other, "alive");
     await_state(lost, &id, "alive");
-    kept.signal(Signal::STOP);
+    kept.freeze();
     await_use(&guest, &used);
     guest.cortex(&["store", "set", "written::while", "still"]);
     await_value(lost, "written::while", "still");
-    kept.signal(Signal::CONT);
+    kept.thaw();
     await_value(kept, "written::while", "still");
 
     // It starts again and adopts what it ran.

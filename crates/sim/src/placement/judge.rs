@@ -153,10 +153,8 @@ impl World {
                     self.known_serving.remove(&entry);
                     continue;
                 }
-                let (known, since) = self
-                    .known_serving
-                    .entry(entry)
-                    .or_insert_with(|| (serving.clone(), self.now));
+                let (known, since) =
+                    self.known_serving.entry(entry).or_insert_with(|| (serving.clone(), self.now));
                 if serving >= known || node.replica.disowns(name, known) {
                     (*known, *since) = (serving.clone(), self.now);
                     continue;
