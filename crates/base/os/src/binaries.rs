@@ -10,10 +10,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 
+/// The file that this process runs, whatever became of its name.
+const OWN_BINARY: &str = "/proc/self/exe";
 const CHUNK_BYTES: usize = 256 << 10;
 /// The number of tries to run a copy: while it is written, another thread may start a process,
 /// which holds the file open for writing until it has become its program; the kernel does not run a
@@ -73,16 +76,46 @@ pub fn link(target: &Path, at: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot link {}", at.display()))
 }
 
-/// Copies a binary; returns the path of the copy, named by its content.
-pub fn install(source: &Path, directory: &Path) -> anyhow::Result<PathBuf> {
+/// A copy of a binary, named by its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstalledBinary {
+    pub path: PathBuf,
+    /// The hash of the whole file, in hex.
+    pub hash: String,
+}
+
+/// Copies a binary, unless there is a copy of it.
+pub fn install(source: &Path, directory: &Path) -> anyhow::Result<InstalledBinary> {
     let hash = hash(source).with_context(|| format!("cannot read {}", source.display()))?;
+    install_hashed(source, hash, directory)
+}
+
+/// Copies the binary that this process runs. Several parts of a node look for it as they start, so
+/// it is read once: its file may be replaced, and what runs stays the same.
+pub fn install_own(directory: &Path) -> anyhow::Result<InstalledBinary> {
+    static HASH: Mutex<Option<String>> = Mutex::new(None);
+    let source = Path::new(OWN_BINARY);
+    // Held while it is copied, too: whoever comes second finds the copy.
+    let mut known = HASH.lock().unwrap_or_else(PoisonError::into_inner);
+    let hash = match known.take() {
+        Some(hash) => hash,
+        None => hash(source).context("cannot read this program's own file")?,
+    };
+    *known = Some(hash.clone());
+    install_hashed(source, hash, directory)
+}
+
+fn install_hashed(
+    source: &Path,
+    hash: String,
+    directory: &Path,
+) -> anyhow::Result<InstalledBinary> {
     let path = directory.join(&hash[..32]);
-    if path.exists() {
-        return Ok(path);
+    if !path.exists() {
+        copy(source, directory, &path)
+            .with_context(|| format!("cannot copy the binary to {}", path.display()))?;
     }
-    copy(source, directory, &path)
-        .with_context(|| format!("cannot copy the binary to {}", path.display()))?;
-    Ok(path)
+    Ok(InstalledBinary { path, hash })
 }
 
 /// Returns the hash of a whole file, in hex.
@@ -175,13 +208,24 @@ mod tests {
     }
 
     #[test]
+    fn what_runs_is_copied_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
+        let first = install_own(&one).unwrap();
+        assert_eq!(install_own(&one).unwrap(), first);
+        assert_eq!(fs::read_dir(&one).unwrap().count(), 1);
+        assert_eq!(hash(&first.path).unwrap(), first.hash);
+        assert_eq!(install_own(&other).unwrap().path, other.join(first.path.file_name().unwrap()));
+    }
+
+    #[test]
     fn copies_with_a_role_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().join("bin");
         let copy_of = |text: &str| {
             let source = directory.path().join("source");
             fs::write(&source, text).unwrap();
-            install(&source, &bin).unwrap()
+            install(&source, &bin).unwrap().path
         };
         let [one, two, three] = ["one", "two", "three"].map(copy_of);
         name(&bin, BinaryRole::Current, &one).unwrap();

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::wait::wait_until;
+
 /// The identity of one process: a pid alone may be another one later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -35,6 +37,22 @@ pub fn lives(process: Identity) -> bool {
 pub fn kill(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid as i32).expect("a pid is not 0");
     kill_process(pid, signal).unwrap_or_else(|e| panic!("signalling {pid:?}: {e}"));
+}
+
+/// Stops a process, and waits until it stands still: whichever thread takes the signal stops the
+/// others, and they go on while that one waits for a processor.
+pub fn freeze(pid: u32) {
+    kill(pid, Signal::STOP);
+    wait_until("the process to stand still", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+        let mut states = tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")));
+        // The state comes behind the name, which is in parentheses.
+        states.all(|stat| {
+            stat.is_ok_and(|stat| {
+                stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+            })
+        })
+    });
 }
 
 /// Returns the processes whose working directory or executable lies below `directory`.

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::machine::{Identity, free_port, identity, kill, processes_below};
+use crate::machine::{Identity, free_port, freeze, identity, kill, processes_below};
 use crate::netns::lab::Host;
 use crate::outside::Site;
 use crate::wait::{STATE_DEADLINE, holds_within, wait_for, wait_until};
@@ -245,20 +245,8 @@ impl Node {
         kill(self.pid(), signal);
     }
 
-    /// Stops the process, and waits until it stands still: whichever thread takes the signal stops
-    /// the others, and they go on while that one waits for a processor.
     pub fn freeze(&self) {
-        let pid = self.pid();
-        self.signal(Signal::STOP);
-        wait_until("the node to stand still", || {
-            let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
-            let mut states =
-                tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")));
-            // The state comes behind the name, which is in parentheses.
-            states.all(|stat| {
-                stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" T"))
-            })
-        });
+        freeze(self.pid());
     }
 
     pub fn thaw(&self) {

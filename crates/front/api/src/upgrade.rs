@@ -110,7 +110,7 @@ fn examine(upload: &ValueWriter, directory: &std::path::Path) -> Result<String, 
     let failed = |error: anyhow::Error| Problem::internal(format!("{error:#}"));
     let hash = binaries::hash(&upload.path).map_err(|error| failed(error.into()))?;
     let was_there = binaries::has(directory, &hash);
-    let copy = binaries::install(&upload.path, directory).map_err(failed)?;
+    let copy = binaries::install(&upload.path, directory).map_err(failed)?.path;
     let checked = candidate::check(&copy).map_err(refused);
     if checked.is_err() && !was_there {
         std::fs::remove_file(&copy).ok();

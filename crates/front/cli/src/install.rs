@@ -214,8 +214,8 @@ fn put_binary(session: &Session) -> anyhow::Result<()> {
     for path in directory::data_directory(&session.layout)? {
         output::say(&format!("{} was open to others and is so no longer", path.display()));
     }
-    let copy = binaries::install(Path::new("/proc/self/exe"), &directory)?;
-    binaries::name(&directory, BinaryRole::Current, &copy)
+    let copy = binaries::install_own(&directory)?;
+    binaries::name(&directory, BinaryRole::Current, &copy.path)
 }
 
 /// Returns the links to make; refuses names that something else has taken.

@@ -39,7 +39,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct PlainLauncher {
     place: Arc<ShimDirectories>,
     /// The program that is copied for shims to run from.
-    source: PathBuf,
+    source: Option<PathBuf>,
     binary: OnceCell<PathBuf>,
     launching: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -90,11 +90,15 @@ impl ShimDirectories {
 
 impl PlainLauncher {
     pub fn new(layout: DataDirectory) -> PlainLauncher {
-        PlainLauncher::with_binary(layout, PathBuf::from("/proc/self/exe"))
+        PlainLauncher::from_binary(layout, None)
     }
 
     /// Creates a launcher where the running program is not `cortex` itself, as in tests.
     pub fn with_binary(layout: DataDirectory, source: PathBuf) -> PlainLauncher {
+        PlainLauncher::from_binary(layout, Some(source))
+    }
+
+    fn from_binary(layout: DataDirectory, source: Option<PathBuf>) -> PlainLauncher {
         PlainLauncher {
             place: Arc::new(ShimDirectories::new(layout)),
             source,
@@ -108,8 +112,11 @@ impl PlainLauncher {
             .binary
             .get_or_try_init(|| async {
                 let (source, directory) = (self.source.clone(), self.place.layout.bin());
-                runtime::task::spawn_blocking(move || binaries::install(&source, &directory))
-                    .await?
+                let installed = runtime::task::spawn_blocking(move || match source {
+                    Some(source) => binaries::install(&source, &directory),
+                    None => binaries::install_own(&directory),
+                });
+                installed.await?.map(|copy| copy.path)
             })
             .await?;
         Ok(path)

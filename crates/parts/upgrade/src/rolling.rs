@@ -98,10 +98,9 @@ impl RollingPart {
         }
         let directory = self.upgrading.layout.bin();
         let found = tokio::task::spawn_blocking(move || {
-            let path = binaries::install("/proc/self/exe".as_ref(), &directory)?;
-            let hash = binaries::hash("/proc/self/exe".as_ref())?;
-            let hash = hash.parse().map_err(anyhow::Error::msg)?;
-            anyhow::Ok(Own { hash, path })
+            let copy = binaries::install_own(&directory)?;
+            let hash = copy.hash.parse().map_err(anyhow::Error::msg)?;
+            anyhow::Ok(Own { hash, path: copy.path })
         });
         let own = found.await??;
         Ok(self.upgrading.own.get_or_init(|| own).clone())
@@ -168,7 +167,7 @@ impl RollingPart {
         };
         let (directory, expected) = (layout.bin(), roll.binary);
         let checked = tokio::task::spawn_blocking(move || {
-            let copy = binaries::install(&path, &directory)?;
+            let copy = binaries::install(&path, &directory)?.path;
             let hash = binaries::hash(&copy)?;
             if hash != expected.to_string() {
                 return Ok(Err("its copy here is damaged".to_owned()));

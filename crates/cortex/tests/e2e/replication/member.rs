@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::machine::{free_port, kill};
+use crate::machine::{free_port, freeze, kill};
 use crate::netns::lab::Host;
 use crate::node::{Outcome, binary, command_within, run};
 use crate::wait::{STATE_DEADLINE, wait_for, wait_until};
@@ -136,6 +136,14 @@ impl Member {
 
     pub fn signal(&self, signal: Signal) {
         kill(self.child.as_ref().expect("it is up").id(), signal);
+    }
+
+    pub fn freeze(&self) {
+        freeze(self.child.as_ref().expect("it is up").id());
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
     }
 
     pub fn kill_nine(&mut self) {
