@@ -120,6 +120,12 @@ impl DataDirectory {
         self.root.join("node.lock")
     }
 
+    /// Returns the file with the addresses of all members. It has a directory of its own, which
+    /// what closes them to applications watches.
+    pub fn members(&self) -> PathBuf {
+        self.root.join("members").join("addresses")
+    }
+
     pub fn node_id(&self) -> PathBuf {
         self.root.join("node.id")
     }

@@ -108,6 +108,8 @@ pub async fn run(
     let mut watch = context.store.watch(Prefix::all(), None).await?;
     let mut actors = Actors::new(context.clone());
     actors.start_all().await?;
+    let following = context.preparer.follow_members();
+    tokio::pin!(following);
     let mut memory = tokio::time::interval(MEMORY_INTERVAL);
     memory.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -133,6 +135,7 @@ pub async fn run(
                 }
             }
             _ = memory.tick() => actors.sample_memory().await,
+            ended = &mut following => return ended,
             Ok(()) = shutdown.changed(), if !*shutdown.borrow() => {}
         }
     }

@@ -17,7 +17,7 @@ mod unpack;
 mod written;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -78,6 +78,8 @@ pub struct Preparer {
     /// The address at which applications find the bus of this node.
     bus: Option<SocketAddr>,
     running: RunningSteps,
+    /// The addresses of members, as last written for networks that are there already.
+    members: tokio::sync::Mutex<Option<Vec<IpAddr>>>,
 }
 
 impl Preparer {
@@ -107,6 +109,7 @@ impl Preparer {
             staying,
             bus: None,
             running,
+            members: Default::default(),
         }
     }
 
@@ -357,7 +360,7 @@ impl Preparer {
         let chosen = self.runtime_path(application, release, &directory).await?;
         let environment = self.environment(application, release, &chosen).await?;
         let closed = match release.recipe.wall() {
-            Some(Wall::FullEgress) => Some(self.members().await?),
+            Some(Wall::FullEgress) => Some(self.note_members().await?),
             _ => None,
         };
         Ok((environment, self.sandbox(application, release, &chosen, reach, closed)))

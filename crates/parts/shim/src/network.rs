@@ -2,6 +2,7 @@
 //! it and the machine.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,10 @@ pub struct WayOut {
     /// Addresses that are closed beside those of the machine and of private networks.
     #[serde(default)]
     pub closed: Vec<IpAddr>,
+    /// The file with such addresses, one on each line, that are closed from the moment on at which
+    /// they stand there. It is replaced and not written to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow: Option<PathBuf>,
 }
 
 /// A service of the machine that takes TCP connections from within.

@@ -5,6 +5,7 @@
 //! program, and by the end of the program's first process.
 
 mod flows;
+mod follow;
 mod inside;
 mod pair;
 mod routes;

@@ -19,7 +19,8 @@ use crate::network::Network;
 
 pub use init::{Ending, become_init, ending};
 pub use namespaces::{
-    enter_network, give_up_privileges, make_process_namespace, make_user_namespace, unshare,
+    enter_network, give_up_privileges, keep_network_privilege, make_process_namespace,
+    make_user_namespace, unshare,
 };
 pub use rules::restrict_files;
 

@@ -5,14 +5,17 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Context;
 use model::acme::PublicAddresses;
 use model::node::NodeAddress;
 use model::{ApplicationName, Isolation, Key, Prefix, Release, TypedKey};
 use shim::network::{Network, Service, WayOut};
 use shim::sandbox::Sandbox;
-use store::lookup_record;
+use store::{WatchEvent, lookup_record};
 
 use super::Preparer;
+use os::directory::private_directory;
+use os::secret_file::write_private;
 
 /// The directory of programs in every tool's place.
 const PROGRAMS: &str = "bin";
@@ -20,6 +23,10 @@ const PROGRAMS: &str = "bin";
 const BESIDE_PROGRAMS: &[&str] = &["lib", "lib64", "libexec", "include"];
 /// The ending of the keys at which members say where others reach them.
 const ADDRESS_ENDING: &str = "::address";
+/// The beginning of what nodes say of themselves.
+const NODES: &str = "node";
+/// The pause after a failure to write down the members: somebody has to free space first.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// The time for the name of a member to be resolved; one whose name cannot be has no address now.
 const NAME_TIME: Duration = Duration::from_secs(2);
 /// The directory of rustup, whose programs start what lies in another one beside it.
@@ -88,24 +95,63 @@ impl Preparer {
         }
         let service = |at| Service { within: at, at };
         let services = self.bus.into_iter().map(service).collect();
-        let egress = closed.map(|closed| WayOut { closed });
+        let follow = Some(self.layout.members());
+        let egress = closed.map(|closed| WayOut { closed, follow });
         Some(Network { tcp: reach.tcp, udp: reach.udp, services, egress })
     }
 
     /// Returns the addresses of all members, as far as they can be told now: applications that may
     /// reach the internet are not to reach them.
-    pub(super) async fn members(&self) -> anyhow::Result<Vec<IpAddr>> {
+    async fn members(&self) -> anyhow::Result<Vec<IpAddr>> {
         let mut found = BTreeSet::new();
-        for key in self.store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
+        for key in self.store.keys(&nodes()?).await? {
             if let Some(TypedKey::PublicAddresses(_)) = TypedKey::parse(&key) {
                 let public = lookup_record::<PublicAddresses>(&*self.store, key).await?;
                 found.extend(public.into_iter().flat_map(|public| public.addresses));
                 continue;
             }
-            if !key.as_str().ends_with(ADDRESS_ENDING) {
+            if !is_address(&key) {
                 continue;
             }
             let address = lookup_record::<NodeAddress>(&*self.store, key).await?;
+    /// Keeps the file with the addresses of all members as it is to be, until the store stops: they
+    /// are closed to what runs already.
+    pub async fn follow_members(&self) -> anyhow::Result<()> {
+        let mut watch = self.store.watch(nodes()?, None).await?;
+        loop {
+            while let Err(error) = self.note_members().await {
+                tracing::error!(error = format!("{error:#}"), "agent.members_not_noted");
+                tokio::time::sleep(WRITE_AGAIN).await;
+            }
+            loop {
+                match watch.next().await {
+                    None => return Ok(()),
+                    Some(WatchEvent::Changed { key, .. }) if !is_address(&key) => {}
+                    Some(_) => break,
+                }
+            }
+        }
+    }
+
+    /// Writes down the addresses of all members where networks that are there already find them,
+    /// and returns them.
+    pub(super) async fn note_members(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let mut noted = self.members.lock().await;
+        let members = self.members().await?;
+        if noted.as_ref() != Some(&members) {
+            let (file, all) = (self.layout.members(), members.iter());
+            let text: String = all.map(|address| format!("{address}\n")).collect();
+            let write = move || {
+                file.parent().map_or(Ok(()), private_directory)?;
+                write_private(&file, text.as_bytes())
+            };
+            let written = runtime::task::spawn_blocking(write).await?;
+            written.context("the addresses of members cannot be written")?;
+            *noted = Some(members.clone());
+        }
+        Ok(members)
+    }
+
             for place in address.into_iter().flat_map(|address| address.addresses) {
                 let named = tokio::time::timeout(NAME_TIME, tokio::net::lookup_host(place)).await;
                 found.extend(named.into_iter().flatten().flatten().map(|address| address.ip()));
@@ -129,6 +175,16 @@ fn programs(bin: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
+fn nodes() -> anyhow::Result<Prefix> {
+    Ok(Prefix::from(NODES.parse::<Key>()?))
+}
+
+/// Returns whether a member says there where it is reached.
+fn is_address(key: &Key) -> bool {
+    let public = matches!(TypedKey::parse(key), Some(TypedKey::PublicAddresses(_)));
+    public || key.as_str().ends_with(ADDRESS_ENDING)
+}
+
 mod tests {
     use super::*;
 

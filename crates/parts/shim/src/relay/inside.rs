@@ -10,9 +10,9 @@ use anyhow::Context;
 use rustix::net::SocketType;
 use rustix::thread::UnshareFlags;
 
-use super::routes;
 use super::sockets::{self, bound};
 use super::way_out::WayOutProcess;
+use super::{follow, routes};
 use crate::network::Network;
 use crate::sandbox::{give_up_privileges, unshare};
 
@@ -102,6 +102,10 @@ fn enter(
     if let Some(way) = &network.egress {
         for (address, length) in routes::closed(&way.closed, local) {
             routes::close(address, length).context("a route of it")?;
+        }
+        if let Some(file) = &way.follow {
+            let closed = way.closed.iter().chain(local).copied().collect();
+            follow::start(file.clone(), closed).context("the members that come later")?;
         }
     }
     let open = |name: &str| File::open(format!("/proc/thread-self/net/{name}"));

@@ -62,6 +62,14 @@ pub fn give_up_privileges() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Gives up in this thread what the namespaces allow, but for changing the network that it is in.
+pub fn keep_network_privilege() -> anyhow::Result<()> {
+    clear_ambient_capability_set()?;
+    let (one, none) = (CapabilitySet::NET_ADMIN, CapabilitySet::empty());
+    set_capabilities(None, CapabilitySets { effective: one, permitted: one, inheritable: none })?;
+    Ok(())
+}
+
 /// Makes new namespaces for this process, which has a single thread.
 #[expect(deprecated, reason = "only a flag that is not asked for here makes it unsound")]
 pub fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
