@@ -12,6 +12,7 @@ use crate::record::{RECORD_VERSION, Unknown};
 use crate::release::Release;
 use crate::request::RequestLimits;
 use crate::time::Timestamp;
+use crate::wall::IsolationMark;
 
 /// `app::NAME::spec`: written by users' commands only. What a release brings along (its settings)
 /// is in the release, so that a broken release cannot change how the old one runs.
@@ -56,6 +57,9 @@ pub struct ApplicationSpec {
     /// The one from before the last change, so that this can be taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_before: Option<Password>,
+    /// The wall that an owner wants around it, whatever its releases ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationMark>,
     /// Its end, if it was destroyed: it counts as absent then, and all that is stored of it is kept
     /// for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,6 +85,7 @@ impl ApplicationSpec {
             maintenance: None,
             password: None,
             password_before: None,
+            isolation: None,
             end: None,
             unknown: Unknown::new(),
         }

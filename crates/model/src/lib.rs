@@ -51,4 +51,4 @@ pub use release::{Recipe, Release};
 pub use rollout::{Fate, Outcome, Rollout, RolloutPhase};
 pub use time::Timestamp;
 pub use value::ValueRef;
-pub use wall::{Egress, Isolation, IsolationDefault, Wall, Walls};
+pub use wall::{AskedIsolation, Egress, Isolation, IsolationDefault, IsolationMark, Wall, Walls};

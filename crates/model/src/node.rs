@@ -91,15 +91,19 @@ pub enum Feature {
     KeptApplications,
     /// Clients are asked for the application's password.
     Password,
+    /// An application is behind the wall that an owner wants around it.
+    IsolationMarks,
 }
 
 impl Feature {
-    pub const ALL: [Feature; 2] = [Feature::KeptApplications, Feature::Password];
+    pub const ALL: [Feature; 3] =
+        [Feature::KeptApplications, Feature::Password, Feature::IsolationMarks];
 
     pub fn word(self) -> &'static str {
         match self {
             Feature::KeptApplications => "kept-applications",
             Feature::Password => "password",
+            Feature::IsolationMarks => "isolation-marks",
         }
     }
 

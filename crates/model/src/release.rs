@@ -12,7 +12,7 @@ use crate::port::PortRecipe;
 use crate::record::Unknown;
 use crate::time::Timestamp;
 use crate::value::ContentHash;
-use crate::wall::{Egress, Isolation, Wall};
+use crate::wall::{AskedIsolation, Egress, Isolation, IsolationMark, Wall};
 
 /// `app::NAME::release::N::NODE`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,6 +91,9 @@ pub struct Recipe {
     /// What counts where its network is its own.
     #[serde(default, skip_serializing_if = "Egress::is_none")]
     pub egress: Egress,
+    /// What its source asked for, or the platform's default, where an owner wants another wall.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation_asked: Option<AskedIsolation>,
     /// The directories relative to the release that come first in `PATH`, for steps, processes and
     /// one-off commands: `.venv/bin`, `node_modules/.bin`.
     #[serde(default)]
@@ -128,6 +131,28 @@ impl Recipe {
     /// Returns the wall that it asks for; `None` if it asks for none.
     pub fn wall(&self) -> Option<Wall> {
         Wall::of(self.isolation, self.egress)
+    }
+
+    /// Returns what its source asked for, or the platform's default.
+    pub fn asked(&self) -> AskedIsolation {
+        let (isolation, egress) = (self.isolation, self.egress);
+        self.isolation_asked.unwrap_or(AskedIsolation { isolation, egress })
+    }
+
+    /// Puts it behind what an owner wants around the application; without a mark, behind what it
+    /// asked for. May be repeated, and with another mark.
+    pub fn put_behind(&mut self, mark: Option<&IsolationMark>) {
+        let asked = self.asked();
+        let given = mark.map_or(asked, |mark| mark.bound(asked));
+        (self.isolation, self.egress) = (given.isolation, given.egress);
+        self.isolation_asked = (given != asked).then_some(asked);
+    }
+
+    /// Returns the wall that it gets under a mark.
+    pub fn wall_behind(&self, mark: Option<&IsolationMark>) -> Option<Wall> {
+        let asked = self.asked();
+        let given = mark.map_or(asked, |mark| mark.bound(asked));
+        Wall::of(given.isolation, given.egress)
     }
 
     /// Returns whether its files keep it on the node that has them.
@@ -202,4 +227,35 @@ pub struct StaticMount {
     /// relative to `directory`.
     #[serde(default)]
     pub fallback: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_comes_and_goes_and_what_was_asked_for_stays() {
+        let mark = |isolation, egress| IsolationMark {
+            least: AskedIsolation { isolation, egress },
+            by: "ada".into(),
+            since: Timestamp(1),
+            restart: 1,
+            unknown: Unknown::new(),
+        };
+        let none = Recipe::default();
+        let full = Recipe { isolation: Isolation::Full, egress: Egress::All, ..Recipe::default() };
+        let closed = mark(Isolation::Full, Egress::None);
+        for as_pushed in [none, full] {
+            let mut recipe = as_pushed.clone();
+            recipe.put_behind(Some(&closed));
+            assert_eq!((recipe.isolation, recipe.egress), (Isolation::Full, Egress::None));
+            assert_eq!(recipe.asked(), as_pushed.asked());
+            // Another mark counts from what was asked for, not from what the last one gave.
+            recipe.put_behind(Some(&mark(Isolation::Full, Egress::All)));
+            assert_eq!((recipe.isolation, recipe.egress), (Isolation::Full, Egress::All));
+            assert_eq!(recipe.wall_behind(Some(&closed)), Some(Wall::Full));
+            recipe.put_behind(None);
+            assert_eq!(recipe, as_pushed);
+        }
+    }
 }

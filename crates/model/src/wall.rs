@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::record::Unknown;
+use crate::time::Timestamp;
 
 /// What keeps an application from the rest of its machine, from the least to the most.
 #[derive(
@@ -54,6 +55,13 @@ pub enum Egress {
 }
 
 impl Egress {
+    pub fn word(self) -> &'static str {
+        match self {
+            Egress::None => "none",
+            Egress::All => "all",
+        }
+    }
+
     pub fn is_none(&self) -> bool {
         *self == Egress::None
     }
@@ -140,6 +148,51 @@ pub struct IsolationDefault {
     pub unknown: Unknown,
 }
 
+/// What is asked of the wall around an application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedIsolation {
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// What counts where its network is its own.
+    #[serde(default)]
+    pub egress: Egress,
+}
+
+impl AskedIsolation {
+    /// Returns the places that it would connect to: all where it has the machine's network.
+    fn reaches(self) -> Egress {
+        if self.isolation == Isolation::Full { self.egress } else { Egress::All }
+    }
+}
+
+/// The mark of an owner of the platform on an application that they do not trust. What is pushed
+/// to it may ask for more of a wall, and never gets less.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IsolationMark {
+    #[serde(flatten)]
+    pub least: AskedIsolation,
+    pub by: String,
+    pub since: Timestamp,
+    /// The number of the restart that put it behind this wall; what was started for a lower one
+    /// may be outside.
+    #[serde(default)]
+    pub restart: u32,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl IsolationMark {
+    /// Returns what it gets that asks for this.
+    pub fn bound(&self, asked: AskedIsolation) -> AskedIsolation {
+        let isolation = asked.isolation.max(self.least.isolation);
+        // A wall that leaves it the machine's network limits nothing there.
+        let own = AskedIsolation { isolation, egress: asked.reaches() };
+        let egress = own.reaches().min(self.least.reaches());
+        let egress = if isolation == Isolation::Full { egress } else { asked.egress };
+        AskedIsolation { isolation, egress }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +224,24 @@ mod tests {
             let text = serde_json::to_string(&isolation).unwrap();
             assert_eq!(text, format!("\"{}\"", isolation.word()));
             assert_eq!(serde_json::from_str::<Isolation>(&text).unwrap(), isolation);
+        }
+    }
+
+    #[test]
+    fn whatever_is_asked_for_the_mark_is_the_least_and_reaches_no_more() {
+        let all = || {
+            let of = |isolation| {
+                [Egress::None, Egress::All].map(|egress| AskedIsolation { isolation, egress })
+            };
+            Isolation::ALL.into_iter().flat_map(of)
+        };
+        for (least, asked) in all().flat_map(|least| all().map(move |asked| (least, asked))) {
+            let (by, since) = ("ada".into(), Timestamp(1));
+            let mark = IsolationMark { least, by, since, restart: 1, unknown: Unknown::new() };
+            let got = mark.bound(asked);
+            assert_eq!(got.isolation, asked.isolation.max(least.isolation), "{least:?} {asked:?}");
+            assert_eq!(got.reaches(), asked.reaches().min(least.reaches()), "{least:?} {asked:?}");
+            assert_eq!(mark.bound(got), got, "{least:?} {asked:?}");
         }
     }
 }

@@ -46,7 +46,7 @@ use coordination::Coordination;
 pub use coordination::merge;
 use destroyed::Ends;
 use elsewhere::Elsewhere;
-pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE};
+pub use plan::{DRAIN_MAX, FAILING_PATIENCE, GONE_PATIENCE, OUTSIDE_MAX};
 use release_steps::ReleaseSteps;
 pub use rollout::EXITS_MAX;
 use rollout::{Attempt, Stage};

@@ -5,6 +5,7 @@ mod egress;
 mod full;
 mod inherited;
 mod links;
+mod marked;
 
 use std::collections::BTreeMap;
 use std::fs;

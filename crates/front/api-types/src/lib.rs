@@ -96,6 +96,9 @@ pub struct ApplicationShown {
     /// The isolation of the running release: `none`, `landlock`, `standard` or `full`.
     #[serde(default)]
     pub isolation: Option<String>,
+    /// What an owner wants around it at the least, whatever its releases ask for.
+    #[serde(default)]
+    pub isolation_mark: Option<people::IsolationMarkShown>,
     pub notes: Vec<String>,
 }
 

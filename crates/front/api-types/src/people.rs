@@ -4,6 +4,8 @@ use model::people::TeamLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Released;
+
 /// A role on the platform, or on the team or the application that is named.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantAsked {
@@ -65,6 +67,51 @@ pub struct IsolationShown {
     /// The applications that run without a wall.
     #[serde(default)]
     pub without: Vec<String>,
+}
+
+/// What is to be around an application, whatever its releases ask for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IsolationMarkAsked {
+    /// `full`, `standard`, or `default`: what its releases ask for.
+    pub isolation: String,
+    /// `none` or `all`, with `full`; `none` if it is missing.
+    #[serde(default)]
+    pub egress: Option<String>,
+}
+
+/// The mark of an owner on an application that is not trusted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IsolationMarkShown {
+    /// `full` or `standard`.
+    pub isolation: String,
+    /// `none` or `all`; missing where the application has the machine's network.
+    #[serde(default)]
+    pub egress: Option<String>,
+    pub by: String,
+    pub since: String,
+}
+
+/// What is around one application, and who asked for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ApplicationIsolation {
+    pub application: String,
+    /// What the running release is behind; missing before there is one.
+    #[serde(default)]
+    pub isolation: Option<String>,
+    /// The places that it reaches from a network of its own: `none` or `all`.
+    #[serde(default)]
+    pub egress: Option<String>,
+    /// What its `cortex.toml` or the platform's default asks for.
+    #[serde(default)]
+    pub asked: Option<String>,
+    #[serde(default)]
+    pub asked_egress: Option<String>,
+    /// What an owner wants at the least.
+    #[serde(default)]
+    pub mark: Option<IsolationMarkShown>,
+    /// The release that was made of it, as what is built belongs behind the same wall.
+    #[serde(default)]
+    pub released: Option<Released>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -19,7 +19,7 @@ use super::caller::Caller;
 use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared, certificates, domains, nodes, ports, team_limits};
+use super::{Api, Shared, certificates, domains, isolation, nodes, ports, team_limits};
 use api_types::{
     ApplicationRow, ApplicationShown, CreateApplication, Destroyed, ProcessRow, RolloutShown,
 };
@@ -135,7 +135,8 @@ pub async fn show(
         ports: release.map(|release| ports::services(&api, &app.name, release)).unwrap_or_default(),
         persist: release.map(|release| release.recipe.persist.clone()).unwrap_or_default(),
         holder: app.tied_to().map(ToString::to_string),
-        isolation: release.map(|release| release.recipe.isolation.word().to_owned()),
+        isolation: release.map(|release| app.isolation_of(release).word().to_owned()),
+        isolation_mark: app.spec.isolation.as_ref().map(isolation::mark_shown),
         notes: release.map(|release| release.recipe.notes.clone()).unwrap_or_default(),
     }))
 }

@@ -71,11 +71,13 @@ fn steps_alone(recipe: &Recipe) -> Recipe {
         ports: Vec::new(),
         cron: Vec::new(),
         notes: Vec::new(),
+        isolation_asked: None,
         ..recipe.clone()
     }
 }
 
-/// Chooses the build of a new release. The caller holds `Api::changes`.
+/// Chooses the build of a new release, which is made behind the wall that an owner wants around the
+/// application. The caller holds `Api::changes`.
 pub async fn choose(
     api: &Api,
     app: &ApplicationRecords,
@@ -84,6 +86,9 @@ pub async fn choose(
     config: &ConfigVariables,
     anew: RebuildWhen,
 ) -> Result<Build, Problem> {
+    let mut recipe = recipe.clone();
+    recipe.put_behind(app.spec.isolation.as_ref());
+    let recipe = &recipe;
     let wanted = Ingredients::new(source, recipe, config);
     let mut changed = None;
     for release in app.releases.iter().rev() {

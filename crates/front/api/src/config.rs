@@ -64,7 +64,7 @@ pub async fn change(
         return Ok(Json(Configured { application, changed, released: None }));
     };
     let note = changed.join(", ");
-    isolation::check(&api, &caller, current.recipe.isolation).await?;
+    isolation::check(&api, &caller, current.recipe.asked().isolation).await?;
     let id = releases::next_id(&api, &app).await?;
     entry.describe(&app, api.now(), vec![app.change_to(&id, &note)]).await?;
     records::write(&*api.store, TypedKey::Config(app.name.clone()), &config).await?;

@@ -1,5 +1,7 @@
 //! The platform's default for the isolation of applications, who may go below it, and whether the
-//! nodes can build walls at all.
+//! nodes can build walls at all. `mark`: what an owner wants around one application.
+
+pub mod mark;
 
 use access_core::{DefaultReason, Right, default_isolation, is_below_owner};
 use axum::Json;
@@ -7,14 +9,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use model::people::Grant;
 use model::record::{RECORD_VERSION, Unknown};
-use model::{Isolation, IsolationDefault, Release, TypedKey, Wall};
+use model::{Isolation, IsolationDefault, Recipe, TypedKey, Wall};
 use std::collections::BTreeSet;
 
 use super::caller::Caller;
 use super::json_body::JsonBody;
 use super::problem::Problem;
+use super::records::ApplicationRecords;
 use super::{Api, Shared, records, users};
 use api_types::people::{IsolationAsked, IsolationShown};
+pub use mark::{mark_shown, remark};
 
 /// The word by which the default follows from who the people of the platform are.
 const AUTO: &str = "auto";
@@ -46,6 +50,25 @@ pub async fn check(api: &Api, caller: &Caller, isolation: Isolation) -> Result<(
     Err(Problem::new(StatusCode::FORBIDDEN, "isolation_needed", detail).hint(format!(
         "leave isolation out of cortex.toml, or set it to \"{word}\", and push; or ask an owner"
     )))
+}
+
+/// Admits what somebody pushes, and puts it behind the mark of the application if it has one. It is
+/// refused what `check` refuses, but where a mark is around it anyway: then it asks for as much as
+/// it might without the mark, which may be taken away one day.
+pub async fn admit(
+    api: &Api,
+    caller: &Caller,
+    app: &ApplicationRecords,
+    recipe: &mut Recipe,
+) -> Result<(), Problem> {
+    let mark = app.spec.isolation.as_ref();
+    if mark.is_none() || caller.may(Right::ManagePeople) {
+        check(api, caller, recipe.isolation).await?;
+    } else if recipe.isolation != Isolation::Full {
+        recipe.isolation = recipe.isolation.max(of_platform(api).await?.0);
+    }
+    recipe.put_behind(mark);
+    Ok(())
 }
 
 /// Refuses a role below owner on a node that can build no wall, unless an owner has decided that
@@ -86,8 +109,8 @@ pub async fn obstacle_and_rest(api: &Api) -> Option<String> {
 pub async fn is_asked_for(api: &Api, wall: Wall) -> bool {
     for name in records::names(&*api.store).await.unwrap_or_default() {
         let app = records::find(&*api.store, &name).await.ok().flatten();
-        let release = app.as_ref().and_then(|app| app.serving().or(app.current()));
-        if release.and_then(|release| release.recipe.wall()) == Some(wall) {
+        let own = |app: &ApplicationRecords| app.wall_of(app.serving().or(app.current())?);
+        if app.as_ref().and_then(own) == Some(wall) {
             return true;
         }
     }
@@ -99,8 +122,8 @@ pub async fn without(api: &Api) -> Result<Vec<String>, Problem> {
     let mut names = Vec::new();
     for name in records::names(&*api.store).await? {
         let app = records::find(&*api.store, &name).await?;
-        let serving = app.as_ref().and_then(|app| app.serving());
-        if serving.is_some_and(|release: &Release| release.recipe.isolation.is_none()) {
+        let own = |app: &ApplicationRecords| Some(app.isolation_of(app.serving()?));
+        if app.as_ref().and_then(own).is_some_and(|isolation| isolation.is_none()) {
             names.push(name.to_string());
         }
     }

@@ -320,6 +320,8 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .get("/v1/certificates", Right::SeePlatform, certificates::list_all)
         .get("/v1/apps/{app}/persist", Right::SeeApplication, persist::show)
         .post("/v1/apps/{app}/persist", Right::KeepFiles, persist::add)
+        .get("/v1/apps/{app}/isolation", Right::SeeApplication, isolation::mark::show)
+        .post("/v1/apps/{app}/isolation", Right::ManagePeople, isolation::mark::change)
         .get("/v1/apps/{app}/pin", Right::SeeApplication, pin::show)
         .post("/v1/apps/{app}/pin", Right::MoveApplication, pin::pin)
         .post("/v1/apps/{app}/restart", Right::Restart, processes::restart)

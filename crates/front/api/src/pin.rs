@@ -93,7 +93,7 @@ fn check(app: &ApplicationRecords, cluster: &ClusterView, to: &NodeId) -> Result
             "start it, or use it again with `cortex nodes activate {to}`; see `cortex nodes`"
         )));
     }
-    let wall = app.serving().and_then(|release| release.recipe.wall());
+    let wall = app.serving().and_then(|release| app.wall_of(release));
     if !cluster.can_build(to, wall) {
         let what = format!("node {} cannot build the wall that it asks for", cluster.called(to));
         return Err(Problem::conflict("no_wall", what)

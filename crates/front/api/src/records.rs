@@ -10,9 +10,9 @@ use model::key::{application_prefix, instances_prefix, prefixes_of};
 use model::node::NodeInfo;
 use model::record;
 use model::{
-    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, NodeId,
-    Outcome, Prefix, ProcessType, Recipe, Release, ReleaseId, Rollout, RolloutPhase, Timestamp,
-    TypedKey, Wall,
+    ApplicationName, ApplicationSpec, Claim, Incarnation, InstanceId, InstanceState, Isolation,
+    NodeId, Outcome, Prefix, ProcessType, Recipe, Release, ReleaseId, Rollout, RolloutPhase,
+    Timestamp, TypedKey, Wall,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -198,7 +198,7 @@ pub async fn with_spec(
     }
     app.releases.sort_by(|a, b| a.id.cmp(&b.id));
     app.claims = claims(store, name).await?;
-    if let Some(wall) = app.serving().or(app.current()).and_then(|release| release.recipe.wall()) {
+    if let Some(wall) = app.serving().or(app.current()).and_then(|release| app.wall_of(release)) {
         app.walls = Some(able_to_build(store, wall).await?);
     }
     Ok(app)
@@ -357,6 +357,22 @@ impl ApplicationRecords {
             (_, Some(target)) => self.release(target),
             (_, None) => None,
         }
+    }
+
+    /// Returns the wall that a release of it is behind, whenever it was made.
+    pub fn wall_of(&self, release: &Release) -> Option<Wall> {
+        release.recipe.wall_behind(self.spec.isolation.as_ref())
+    }
+
+    pub fn isolation_of(&self, release: &Release) -> Isolation {
+        self.recipe_of(release).isolation
+    }
+
+    /// Returns the recipe of a release as it is run.
+    pub fn recipe_of(&self, release: &Release) -> Recipe {
+        let mut recipe = release.recipe.clone();
+        recipe.put_behind(self.spec.isolation.as_ref());
+        recipe
     }
 
     /// Returns what a new release changes: it is to take the place of the one that serves.

@@ -67,6 +67,7 @@ pub async fn make(
     mut draft: Draft,
 ) -> Result<Release, Problem> {
     manifest::add_persistent(&mut draft.recipe.persist, &app.spec.persist);
+    draft.recipe.put_behind(app.spec.isolation.as_ref());
     let coordinator = nodes::coordinator(api, draft.recipe.wall()).await?;
     let mut rollout =
         app.rollout.clone().unwrap_or_else(|| Rollout::new(api.node.clone(), api.now()));

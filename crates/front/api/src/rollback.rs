@@ -6,6 +6,7 @@ use axum::{Extension, Json};
 use model::{Release, ReleaseId, RolloutPhase, TypedKey};
 
 use super::audit::{By, Underway};
+use super::builds::{self, RebuildWhen};
 use super::caller::Caller;
 use super::json_body::JsonBody;
 use super::problem::Problem;
@@ -53,7 +54,14 @@ pub async fn draft(
         Some(config) => config,
         None => records::config(store, &app.name).await?,
     };
-    let draft = Draft::from_release(old, id, old.build_id(), config.clone(), by);
+    let mut draft = Draft::from_release(old, id, old.build_id(), config.clone(), by);
+    draft.recipe.put_behind(app.spec.isolation.as_ref());
+    if draft.recipe.wall() != old.recipe.wall() {
+        // What was built behind another wall is built again.
+        let never = RebuildWhen::Never;
+        let build = builds::choose(api, app, old.source, &draft.recipe, &config, never).await?;
+        draft.build = build.id;
+    }
     Ok((config, draft))
 }
 
@@ -65,7 +73,7 @@ pub async fn check(
     app: &ApplicationRecords,
     draft: &mut Draft,
 ) -> Result<Option<String>, Problem> {
-    isolation::check(api, caller, draft.recipe.isolation).await?;
+    isolation::check(api, caller, draft.recipe.asked().isolation).await?;
     let planned = (&draft.recipe, &mut draft.settings);
     let limited = team_limits::check_release(api, caller, app, (false, 0), planned).await?;
     let http = app.spec.port_with(Some(&draft.settings));

@@ -43,7 +43,7 @@ pub async fn run(
     check_protocol(&request)?;
     let app = records::require(&*api.store, &name).await?;
     let release = release(&app)?;
-    isolation::check(&api, &caller, release.recipe.isolation).await?;
+    isolation::check(&api, &caller, app.isolation_of(&release)).await?;
     let by = caller.name();
     let session = sessions::fresh_id(&api.node)?;
     let mut order = Order { application: app.name.clone(), release, by, session };

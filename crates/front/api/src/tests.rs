@@ -5,6 +5,7 @@ mod builds;
 mod certificates;
 mod domains;
 pub mod fixture;
+mod isolation;
 mod kept;
 mod password;
 mod people;

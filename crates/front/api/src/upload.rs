@@ -210,7 +210,7 @@ async fn release(
     if plan.manifest.isolation.is_none() {
         plan.recipe.isolation = isolation::of_platform(api).await?.0;
     }
-    isolation::check(api, &caller, plan.recipe.isolation).await?;
+    isolation::admit(api, &caller, &app, &mut plan.recipe).await?;
     let planned = (&plan.recipe, &mut plan.settings);
     let is_there = app.releases.iter().any(|release| release.source == file.hash);
     let new = (created, if is_there { 0 } else { file.size });
@@ -256,6 +256,7 @@ async fn release(
     let mut answer = Released { created, ..releases::released(api, &app, &release) };
     // What was said of the release that serves need not be said again.
     answer.notes.retain(|note| !known.contains(note));
+    answer.notes.extend(isolation::remark(&app, &release));
     answer.notes.extend(build.note);
     answer.notes.extend(notes);
     answer.notes.extend(limited);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{App, Json, Session, apps, output};
+use super::{App, Json, Session, apps, isolation, output};
 use api_types::{ApplicationShown, ServiceRow};
 use client::encode;
 
@@ -60,7 +60,7 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
         let paths = shown.persist.join(", ");
         facts.push(("Persistent", format!("{paths}{}", holder.unwrap_or_default())));
     }
-    facts.extend(shown.isolation.clone().map(|isolation| ("Isolation", isolation)));
+    facts.extend(wall(shown).map(|wall| ("Isolation", wall)));
     if let Some(rollout) = shown.rollout.as_ref().filter(|rollout| rollout.phase != "done") {
         let target = rollout.target.as_deref().unwrap_or("none");
         facts.push(("Rollout", format!("{target} is {}", rollout.phase)));
@@ -69,6 +69,17 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
     facts.extend(shown.notes.iter().map(|note| ("Note", note.clone())));
     facts.push(("Created", output::since(&row.created_at)));
     facts
+}
+
+/// Returns what is around the running release, and who wants that.
+fn wall(shown: &ApplicationShown) -> Option<String> {
+    let given = shown.isolation.as_deref();
+    let mark = shown.isolation_mark.as_ref().map(isolation::mark);
+    match (given, mark) {
+        (Some(given), Some(mark)) => Some(format!("{given} ({mark})")),
+        (None, Some(mark)) => Some(mark),
+        (given, None) => given.map(str::to_owned),
+    }
 }
 
 fn service(row: &ServiceRow) -> String {

@@ -3,7 +3,7 @@
 use agent_core::application::BuildCandidate;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
-use model::{ApplicationName, Key, Prefix, Release, ReleaseId, TypedKey};
+use model::{ApplicationName, ApplicationSpec, Key, Prefix, Release, ReleaseId, TypedKey};
 
 use super::roster::is_listed;
 use store::{Store, lookup_record};
@@ -23,7 +23,9 @@ pub async fn candidates(
 ) -> anyhow::Result<Vec<BuildCandidate>> {
     let release = TypedKey::Release(name.clone(), release.clone()).key();
     let release = lookup_record::<Release>(store, release).await?;
-    let wall = release.and_then(|release| release.recipe.wall());
+    let spec = lookup_record::<ApplicationSpec>(store, TypedKey::Spec(name.clone()).key()).await?;
+    let mark = spec.and_then(|spec| spec.isolation);
+    let wall = release.and_then(|release| release.recipe.wall_behind(mark.as_ref()));
     let mut candidates = Vec::new();
     for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {
         let Some(TypedKey::NodeInfo(node)) = TypedKey::parse(&key) else { continue };

@@ -356,6 +356,7 @@ impl Preparer {
         release: &Release,
         reach: Reach,
     ) -> anyhow::Result<(BTreeMap<String, String>, Option<Sandbox>)> {
+        let release = &self.behind_mark(application, release).await?;
         let directory = self.directory(application, release);
         let chosen = self.runtime_path(application, release, &directory).await?;
         let environment = self.environment(application, release, &chosen).await?;

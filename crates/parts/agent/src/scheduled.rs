@@ -11,8 +11,11 @@ use agent_core::application::Exit;
 use anyhow::Context;
 use model::application::Holder;
 use model::cron::{CronRecipe, CronRun};
+use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
-use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, Timestamp, TypedKey};
+use model::{
+    ApplicationName, ApplicationSpec, Key, NodeId, Prefix, Release, Rollout, Timestamp, TypedKey,
+};
 use recipe_core::cron::{CronEntry, Decision, TimeZone, decide};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -154,8 +157,8 @@ async fn serving(
     }
 }
 
-/// Returns the nodes where it may run: the one with its files if it has any, else those that live
-/// and are not drained.
+/// Returns the nodes where it may run: the one with its files if it has any, else those that live,
+/// can build its wall and are not drained.
 async fn able(
     context: &AgentContext,
     name: &ApplicationName,
@@ -173,8 +176,18 @@ async fn able(
             return Ok(live.get(&holder.node).cloned().into_iter().collect());
         }
     }
-    let free: Vec<NodeId> = live.difference(drained).cloned().collect();
-    Ok(if free.is_empty() { live.iter().cloned().collect() } else { free })
+    let spec: Option<ApplicationSpec> = read(context, TypedKey::Spec(name.clone())).await?;
+    let wall = release.recipe.wall_behind(spec.and_then(|spec| spec.isolation).as_ref());
+    let mut walled = Vec::new();
+    for node in live {
+        let info: Option<NodeInfo> = read(context, TypedKey::NodeInfo(node.clone())).await?;
+        if wall.is_none() || info.is_some_and(|info| info.can_build(wall)) {
+            walled.push(node.clone());
+        }
+    }
+    let free: Vec<NodeId> =
+        walled.iter().filter(|node| !drained.contains(*node)).cloned().collect();
+    Ok(if free.is_empty() { walled } else { free })
 }
 
 async fn due(

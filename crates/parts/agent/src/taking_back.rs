@@ -7,10 +7,11 @@ use std::time::Duration;
 use agent_core::application::{TakeBackProgress, taken_back};
 use anyhow::Context;
 use model::key::application_prefix;
-use model::{ApplicationName, Release, ReleaseId, Rollout, TypedKey, record};
+use model::{ApplicationName, ApplicationSpec, BuildId, Release, ReleaseId};
+use model::{Rollout, TypedKey, record};
 
 use super::AgentContext;
-use store::{Store, readable};
+use store::{Store, lookup_record, readable};
 
 /// Configuration variables as commands write them.
 type Variables = std::collections::BTreeMap<String, String>;
@@ -101,6 +102,12 @@ async fn make(
             .await?;
         store.set(TypedKey::Config(name.clone()).key(), config.into()).await?;
     }
+    let spec = TypedKey::Spec(name.clone()).key();
+    let mark = lookup_record::<ApplicationSpec>(store, spec).await?.and_then(|spec| spec.isolation);
+    let mut recipe = old.recipe.clone();
+    recipe.put_behind(mark.as_ref());
+    // What was built behind another wall is built again.
+    let build = (recipe == old.recipe).then(|| old.build_id());
     let release = Release {
         id: id.clone(),
         created_at: context.clock.now(),
@@ -109,7 +116,8 @@ async fn make(
         replaces: Some(from.clone()),
         remark: None,
         takes_back: Some(from.clone()),
-        build: Some(old.build_id()),
+        build: Some(build.unwrap_or_else(|| BuildId::Of(id.clone()))),
+        recipe,
         ..old.clone()
     };
     let key = TypedKey::Release(name.clone(), id.clone()).key();

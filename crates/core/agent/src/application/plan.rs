@@ -30,6 +30,11 @@ pub const GONE_PATIENCE: Duration = Duration::from_secs(2);
 /// it.
 pub const FAILING_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The time in which what was started outside the wall that an owner wants is to be replaced in a
+/// rolling way; after it, it goes without a successor. A program that does not come up behind a
+/// wall must not stay outside for that.
+pub const OUTSIDE_MAX: Duration = Duration::from_secs(300);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlannedStep {
     Build(ReleaseId),
@@ -340,6 +345,7 @@ impl ApplicationPlan {
             kept.insert(process.generation());
             return;
         }
+        let old = old.filter(|process| !self.is_outside_too_long(app, now, process));
         if let Some(process) = newest {
             kept.insert(process.generation());
             kept.extend(old.map(Process::generation));
@@ -359,6 +365,18 @@ impl ApplicationPlan {
         if allowed && !apart {
             self.start(app, now, place, slot, role);
         }
+    }
+
+    fn is_outside_too_long(
+        &mut self,
+        app: &Application,
+        now: Timestamp,
+        process: &Process,
+    ) -> bool {
+        let mark = app.spec.as_ref().and_then(|spec| spec.isolation.as_ref());
+        mark.is_some_and(|mark| {
+            process.record.restart < mark.restart && self.is_over(now, mark.since, OUTSIDE_MAX)
+        })
     }
 
     /// Returns whether a slot may be replaced: one of a process type at a time, the lowest first.

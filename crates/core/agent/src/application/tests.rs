@@ -587,5 +587,6 @@ fn a_request_is_never_lost_under_the_coordinators_own_writing() {
 }
 
 mod builds;
+mod outside;
 mod ready;
 mod strays;

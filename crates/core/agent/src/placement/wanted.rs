@@ -35,7 +35,8 @@ pub fn wanted(
     for release in [rollout.serving.as_ref(), target].into_iter().flatten() {
         let own = releases.get(release).filter(|release| spec.owns(release));
         let Some(release) = own else { continue };
-        release.recipe.wall().into_iter().for_each(|wall| wanted.walls.insert(wall));
+        let wall = release.recipe.wall_behind(spec.isolation.as_ref());
+        wall.into_iter().for_each(|wall| wanted.walls.insert(wall));
         if release.recipe.is_tied() {
             // Until some node holds its files, the rollout's coordinator is about to.
             wanted.holder = Some(holder.unwrap_or(&rollout.coordinator).clone());

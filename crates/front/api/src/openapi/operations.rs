@@ -111,6 +111,8 @@ pub const OPERATIONS: &[Operation] = &[
     op("GET /v1/apps/{app}", "showApplication", "Shows an application"),
     op("DELETE /v1/apps/{app}", "destroyApplication", "Destroys an application").refuses(&[409]),
     op("POST /v1/apps/{app}/restore", "restoreApplication", "Brings an application back that was destroyed").refuses(&[409]),
+    op("GET /v1/apps/{app}/isolation", "showApplicationIsolation", "Shows what is around an application, and who asked for it"),
+    op("POST /v1/apps/{app}/isolation", "markApplication", "Says what is around an application, whatever its releases ask for"),
     op("GET /v1/apps/{app}/ps", "listInstances", "Lists the processes of an application"),
     op("GET /v1/apps/{app}/scale", "showScale", "Shows how many instances are wanted"),
     op("POST /v1/apps/{app}/scale", "scaleApplication", "Changes how many instances are wanted"),

@@ -14,7 +14,7 @@ use super::fixture::{Fixture, PYTHON, archive, code};
 use client::{Client, ClientError};
 
 impl Fixture {
-    async fn user(&self, name: &str, grant: Value) -> anyhow::Result<UserRow> {
+    pub async fn user(&self, name: &str, grant: Value) -> anyhow::Result<UserRow> {
         self.client.post("/v1/users", &json!({ "name": name, "grant": grant })).await
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use model::acme::PublicAddresses;
 use model::node::NodeAddress;
-use model::{ApplicationName, Isolation, Key, Prefix, Release, TypedKey};
+use model::{ApplicationName, ApplicationSpec, Isolation, Key, Prefix, Release, TypedKey};
 use shim::network::{Network, Service, WayOut};
 use shim::sandbox::Sandbox;
 use store::{WatchEvent, lookup_record};
@@ -41,6 +41,20 @@ pub(super) struct Reach {
 }
 
 impl Preparer {
+    /// Returns the release as an owner wants it run: what was made before the mark, or by a node
+    /// that had not heard of it, stands behind the same wall.
+    pub(super) async fn behind_mark(
+        &self,
+        application: &ApplicationName,
+        release: &Release,
+    ) -> anyhow::Result<Release> {
+        let spec = TypedKey::Spec(application.clone()).key();
+        let spec = lookup_record::<ApplicationSpec>(&*self.store, spec).await?;
+        let mut release = release.clone();
+        release.recipe.put_behind(spec.and_then(|spec| spec.isolation).as_ref());
+        Ok(release)
+    }
+
     /// Returns the wall that a release asks for; `chosen` are the directories of the interpreters
     /// that were chosen for it.
     pub(super) fn sandbox(
@@ -100,20 +114,6 @@ impl Preparer {
         Some(Network { tcp: reach.tcp, udp: reach.udp, services, egress })
     }
 
-    /// Returns the addresses of all members, as far as they can be told now: applications that may
-    /// reach the internet are not to reach them.
-    async fn members(&self) -> anyhow::Result<Vec<IpAddr>> {
-        let mut found = BTreeSet::new();
-        for key in self.store.keys(&nodes()?).await? {
-            if let Some(TypedKey::PublicAddresses(_)) = TypedKey::parse(&key) {
-                let public = lookup_record::<PublicAddresses>(&*self.store, key).await?;
-                found.extend(public.into_iter().flat_map(|public| public.addresses));
-                continue;
-            }
-            if !is_address(&key) {
-                continue;
-            }
-            let address = lookup_record::<NodeAddress>(&*self.store, key).await?;
     /// Keeps the file with the addresses of all members as it is to be, until the store stops: they
     /// are closed to what runs already.
     pub async fn follow_members(&self) -> anyhow::Result<()> {
@@ -152,6 +152,20 @@ impl Preparer {
         Ok(members)
     }
 
+    /// Returns the addresses of all members, as far as they can be told now: applications that may
+    /// reach the internet are not to reach them.
+    async fn members(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let mut found = BTreeSet::new();
+        for key in self.store.keys(&nodes()?).await? {
+            if let Some(TypedKey::PublicAddresses(_)) = TypedKey::parse(&key) {
+                let public = lookup_record::<PublicAddresses>(&*self.store, key).await?;
+                found.extend(public.into_iter().flat_map(|public| public.addresses));
+                continue;
+            }
+            if !is_address(&key) {
+                continue;
+            }
+            let address = lookup_record::<NodeAddress>(&*self.store, key).await?;
             for place in address.into_iter().flat_map(|address| address.addresses) {
                 let named = tokio::time::timeout(NAME_TIME, tokio::net::lookup_host(place)).await;
                 found.extend(named.into_iter().flatten().flatten().map(|address| address.ip()));
@@ -159,6 +173,16 @@ impl Preparer {
         }
         Ok(found.into_iter().collect())
     }
+}
+
+fn nodes() -> anyhow::Result<Prefix> {
+    Ok(Prefix::from(NODES.parse::<Key>()?))
+}
+
+/// Returns whether a member says there where it is reached.
+fn is_address(key: &Key) -> bool {
+    let public = matches!(TypedKey::parse(key), Some(TypedKey::PublicAddresses(_)));
+    public || key.as_str().ends_with(ADDRESS_ENDING)
 }
 
 /// Returns a directory of programs with what these need beside it, and nothing else of a user's
@@ -175,16 +199,6 @@ fn programs(bin: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-fn nodes() -> anyhow::Result<Prefix> {
-    Ok(Prefix::from(NODES.parse::<Key>()?))
-}
-
-/// Returns whether a member says there where it is reached.
-fn is_address(key: &Key) -> bool {
-    let public = matches!(TypedKey::parse(key), Some(TypedKey::PublicAddresses(_)));
-    public || key.as_str().ends_with(ADDRESS_ENDING)
-}
-
 mod tests {
     use super::*;
 

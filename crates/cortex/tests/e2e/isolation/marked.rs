@@ -1,0 +1,98 @@
+//! An application that an owner does not trust: what its developers push stays behind the mark.
+
+use serde_json::{Value, json};
+
+use super::{Outcomes, PROCFILE, SERVER, STANDARD, attempted, full::FULL};
+use crate::node::{Node, command_within, run};
+use crate::outside::Site;
+use crate::project::of_files;
+
+/// What it sees from inside.
+const LOOKS: &str = r#"
+import json, os, socket, sys
+
+facts = json.loads(sys.argv[1])
+
+def lists_the_nodes_data():
+    return "store" in os.listdir(facts["data"])
+
+def connects_to_the_router():
+    with socket.create_connection(("127.0.0.1", facts["http_port"]), timeout=5):
+        return True
+
+def has_a_network_card():
+    with open("/proc/net/dev") as file:
+        return any(not line.strip().startswith("lo:") for line in file if ":" in line)
+
+for attempt in (lists_the_nodes_data, connects_to_the_router, has_a_network_card):
+    try:
+        outcome = "succeeded" if attempt() else "failed: not there"
+    except Exception as error:
+        outcome = f"failed: {error}"
+    print("real", attempt.__name__, outcome)
+"#;
+
+/// Asserts what the application that runs sees of its node: the data, its loopback and its network.
+#[track_caller]
+fn assert_seen(node: &Node, site: &Site, data: bool, network: bool) {
+    let facts = json!({ "data": node.data(), "http_port": node.http_port });
+    let outcomes: Outcomes = attempted(site, "/looks", &facts, 3);
+    let seen = |name: &str| outcomes[name].1 == "succeeded";
+    assert_eq!(seen("lists_the_nodes_data"), data, "{outcomes:#?}");
+    assert_eq!(seen("connects_to_the_router"), network, "{outcomes:#?}");
+    assert!(network || !seen("has_a_network_card"), "{outcomes:#?}");
+}
+
+fn isolation_of(node: &Node) -> Value {
+    let shown = node.cortex(&["isolation", "-a", "own", "--json"]);
+    serde_json::from_str(&shown).expect("JSON")
+}
+
+#[test]
+fn what_a_developer_pushes_stays_behind_the_mark_of_an_owner() {
+    let node = Node::start();
+    let project = node.path("own");
+    let none = ("cortex.toml", "isolation = \"none\"\n");
+    of_files(&project, &[PROCFILE, ("server.py", SERVER), ("looks.py", LOOKS), none]);
+    let site = node.push(&project, "own");
+    assert_seen(&node, &site, true, true);
+    node.run(&["users", "add", "ana", "--role", "developer", "-a", "own"]).succeeded();
+    let token = node.cortex(&["tokens", "create", "test", "--user", "ana"]);
+    let by_ana = |arguments: &[&str]| {
+        let mut command = command_within(&[]);
+        command.env("CORTEX_TOKEN", token.trim()).arg("--data-dir").arg(node.data());
+        command.args(arguments);
+        run(command, &arguments.join(" "))
+    };
+    let before = node.await_ready("own", "web", 1).remove(0);
+    node.run(&["isolation", "full", "-a", "own"]).succeeded();
+    let shown = isolation_of(&node);
+    assert_eq!((&shown["isolation"], &shown["egress"]), (&json!("full"), &json!("none")));
+    assert_eq!(shown["asked"], "none", "{shown}");
+    assert!(node.cortex(&["info", "-a", "own"]).contains(" wants full, egress none, since "));
+    assert_seen(&node, &site, false, false);
+    assert_ne!(node.await_ready("own", "web", 1)[0].pid, before.pid, "it was started again");
+    // Whatever a developer pushes, it is there that it runs, with the commands beside it.
+    let directory = project.display().to_string();
+    for settings in [none, STANDARD, FULL] {
+        of_files(&project, &[settings, ("more", settings.1)]);
+        by_ana(&["push", &directory, "-a", "own"]).succeeded();
+        assert_seen(&node, &site, false, false);
+    }
+    of_files(&project, &[none]);
+    let pushed = by_ana(&["push", &directory, "-a", "own"]).succeeded();
+    pushed.saying(&["it runs behind full, whatever its files ask for"]);
+    let looks = format!("ls {}/store", node.data().display());
+    by_ana(&["run", "-a", "own", "--", "sh", "-c", &looks]).refused();
+    for mark in [&["default"][..], &["standard"], &["full", "--egress", "all"]] {
+        by_ana(&[&["isolation", "-a", "own"], mark].concat()).refused();
+    }
+    assert_seen(&node, &site, false, false);
+    // Without the mark, it gets what she may ask for.
+    node.run(&["isolation", "default", "-a", "own"]).succeeded();
+    assert_seen(&node, &site, false, true);
+    let shown = isolation_of(&node);
+    assert_eq!((&shown["isolation"], &shown["mark"]), (&json!("standard"), &Value::Null));
+    let audit = node.cortex(&["audit", "--json"]);
+    assert!(audit.contains("/v1/apps/own/isolation"), "{audit}");
+}
