@@ -5,6 +5,7 @@ mod answer;
 mod concurrency;
 mod fairness;
 mod interrupted;
+mod neighbour;
 mod own_server;
 mod platform;
 mod poisson;
@@ -42,6 +43,8 @@ enum What {
     /// How long a client with few requests waits while another floods with connections, beside
     /// others
     Fairness(fairness::FairnessArgs),
+    /// What an application that forks and allocates without end costs its neighbour
+    Neighbour(neighbour::NeighbourArgs),
     /// Push to first answer, recovery of a killed instance under load, memory, size of the binary
     Platform(platform::PlatformArgs),
     /// The router beside nginx and HAProxy: processor time per request, latency, memory
@@ -112,6 +115,7 @@ fn run(what: &What) -> anyhow::Result<()> {
     match what {
         What::Concurrency(args) => concurrency::run(args),
         What::Fairness(args) => fairness::run(args),
+        What::Neighbour(args) => neighbour::run(args),
         What::Platform(args) => platform::run(args),
         What::Proxy(args) => proxy::run(args),
         What::Reliability(args) => reliability::run(args),

@@ -2,8 +2,8 @@
 //! costs its clients, and how much memory the node and a shim take. Everything is measured from
 //! outside: by the command line, by a client that numbers its requests, and by `/proc`.
 
-mod client;
-mod node;
+pub mod client;
+pub mod node;
 mod walls;
 
 use std::fs;

@@ -65,6 +65,11 @@ impl BenchNode {
         self.command(&["apps", "destroy", name]).map(drop)
     }
 
+    /// Sets how many web instances are wanted.
+    pub fn scale(&self, name: &str, count: u32) -> anyhow::Result<()> {
+        self.command(&["scale", &format!("web={count}"), "-a", name]).map(drop)
+    }
+
     /// Runs a command in an application that does nothing.
     pub fn run_nothing(&self, name: &str) -> anyhow::Result<()> {
         let run = ["run", "-a", name, "--data-dir"];
