@@ -240,3 +240,20 @@ fn the_same_work_is_measured_on_fibers_and_on_events() {
     }
     assert_nothing_left(place.path());
 }
+
+#[test]
+fn a_neighbour_is_measured_alone_and_beside_a_flood() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(binary());
+    command.args(["bench", "neighbour", "--rounds", "1", "--seconds", "1", "--rate", "20"]);
+    command.args(["--processes", "4", "--mebibytes", "16", "--json"]);
+    command.env("TMPDIR", place.path());
+    let outcome = run(command, "cortex bench neighbour").succeeded();
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    for part in ["alone", "beside"] {
+        let round = &report[part][0];
+        assert_eq!((&round["requests"], &round["failed"]), (&20.into(), &0.into()), "{report}");
+    }
+    assert!(report["times"].as_f64().is_some_and(|times| times > 0.0), "{report}");
+    assert_nothing_left(place.path());
+}

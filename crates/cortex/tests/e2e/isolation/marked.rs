@@ -2,10 +2,13 @@
 
 use serde_json::{Value, json};
 
+use super::default::without_namespaces;
 use super::{Outcomes, PROCFILE, SERVER, STANDARD, attempted, full::FULL};
+use crate::fixtures::cluster::{Location, cluster_at, id_of, row};
 use crate::node::{Node, command_within, run};
 use crate::outside::Site;
 use crate::project::of_files;
+use crate::wait::{STATE_DEADLINE, wait_for};
 
 /// What it sees from inside.
 const LOOKS: &str = r#"
@@ -95,4 +98,35 @@ fn what_a_developer_pushes_stays_behind_the_mark_of_an_owner() {
     assert_eq!((&shown["isolation"], &shown["mark"]), (&json!("standard"), &Value::Null));
     let audit = node.cortex(&["audit", "--json"]);
     assert!(audit.contains("/v1/apps/own/isolation"), "{audit}");
+}
+
+#[test]
+fn it_leaves_nodes_that_cannot_build_its_wall_and_is_not_marked_where_none_can() {
+    let machine = Location::Machine(without_namespaces());
+    let [unable, mut able] =
+        cluster_at([(machine, &["--load=1"]), (Location::Loopback, &["--load=1"])]);
+    let project = unable.path("own");
+    of_files(&project, &[PROCFILE, ("server.py", SERVER)]);
+    unable.push(&project, "own");
+    unable.cortex(&["scale", "web=2", "-a", "own"]);
+    let rows = unable.await_ready("own", "web", 2);
+    assert!(rows.iter().any(|row| row.node == id_of(&unable)), "{rows:?}");
+    // It may be asked at the node that is unable.
+    unable.run(&["isolation", "standard", "-a", "own"]).succeeded();
+    let elsewhere = || {
+        let rows = unable.ready("own", "web");
+        let all = rows.len() == 2 && rows.iter().all(|row| row.node == id_of(&able));
+        if all { Ok(()) } else { Err(format!("{rows:?}")) }
+    };
+    wait_for("all to be on the other node", STATE_DEADLINE, elsewhere);
+    unable.cortex(&["isolation", "default", "-a", "own"]);
+    able.kill_nine();
+    wait_for("the other node to be down", STATE_DEADLINE, || {
+        let row = row(&unable, &id_of(&able)).expect("it is a member");
+        if row["state"] == "down" { Ok(()) } else { Err(row.to_string()) }
+    });
+    let refused = unable.run(&["isolation", "standard", "-a", "own"]).refused();
+    refused.saying(&["no node that is alive can build the wall"]);
+    assert_eq!(isolation_of(&unable)["mark"], Value::Null);
+    able.up();
 }
