@@ -4,7 +4,16 @@ use std::time::{Duration, Instant};
 
 /// The time limit for any state of a loaded two-core machine; reached only when something is wrong.
 pub const STATE_DEADLINE: Duration = Duration::from_secs(90);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The shortest and the longest pause between two looks.
+const POLL_MIN: Duration = Duration::from_millis(20);
+const POLL_MAX: Duration = Duration::from_millis(500);
+/// How many times as long as a look the pause behind it is: most are a process of their own, and what
+/// is waited for needs the processors, too.
+const PAUSE_PER_LOOK: u32 = 4;
+
+fn pause_after(looked: Instant) {
+    std::thread::sleep((looked.elapsed() * PAUSE_PER_LOOK).clamp(POLL_MIN, POLL_MAX));
+}
 
 /// Polls until `look` gives a value; else panics with `what` and what was seen last.
 pub fn wait_for<T>(
@@ -14,12 +23,13 @@ pub fn wait_for<T>(
 ) -> T {
     let started = Instant::now();
     loop {
+        let looked = Instant::now();
         match look() {
             Ok(value) => return value,
             Err(seen) if started.elapsed() > deadline => {
                 panic!("waited {deadline:?} in vain for {what}; seen last: {seen}")
             }
-            Err(_) => std::thread::sleep(POLL_INTERVAL),
+            Err(_) => pause_after(looked),
         }
     }
 }
@@ -27,13 +37,16 @@ pub fn wait_for<T>(
 /// Returns whether it comes to hold in time, for callers that have something to do if it does not.
 pub fn holds_within(deadline: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
-    while !holds() {
+    loop {
+        let looked = Instant::now();
+        if holds() {
+            return true;
+        }
         if started.elapsed() > deadline {
             return false;
         }
-        std::thread::sleep(POLL_INTERVAL);
+        pause_after(looked);
     }
-    true
 }
 
 /// Waits for a condition like `wait_for`.
