@@ -55,6 +55,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("cortex", 9),
     ("bench", 9),
     ("sim", 9),
+    ("fuzz-targets", 9),
 ];
 /// The crates that decide, which do no I/O.
 const PURE: [&str; 11] = [

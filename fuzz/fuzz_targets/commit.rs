@@ -1,14 +1,4 @@
-//! Commits: no bytes panic, and what is read is written again as it was, as its id rests on that.
+//! The target `commit` of `tools/fuzz-targets`, driven by libFuzzer.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use store_core::Commit;
-
-fuzz_target!(|bytes: &[u8]| {
-    let Ok((commit, rest)) = Commit::decode(bytes) else { return };
-    let mut again = Vec::new();
-    commit.encode(&mut again);
-    assert_eq!(again.len(), commit.encoded_length());
-    assert_eq!(again, bytes[..bytes.len() - rest.len()], "one commit has one encoding");
-    assert_eq!(Commit::decode(&again), Ok((commit, &[][..])));
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz_targets::commit::check(bytes));

@@ -1,15 +1,4 @@
-//! Messages of peers: no bytes panic, and what is read means the same when written and read again.
+//! The target `sync` of `tools/fuzz-targets`, driven by libFuzzer.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use store_core::sync::wire;
-
-fuzz_target!(|bytes: &[u8]| {
-    let Ok(decoded) = wire::decode(bytes) else { return };
-    let mut again = Vec::new();
-    wire::encode(&decoded.message, &decoded.values, &mut again);
-    assert_eq!(wire::decode(&again).as_ref(), Ok(&decoded));
-    let mut third = Vec::new();
-    wire::encode(&decoded.message, &decoded.values, &mut third);
-    assert_eq!(again, third, "one message has one encoding");
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz_targets::sync::check(bytes));
