@@ -61,7 +61,7 @@ pub async fn run(shared: Arc<Shared>, records: SharedRecords) -> anyhow::Result<
         read: false,
         draining: BTreeMap::new(),
         told: BTreeSet::new(),
-        behind: BTreeMap::new(),
+        awaits: BTreeMap::new(),
         listens: None,
         shared,
         records,
@@ -106,8 +106,9 @@ struct Control {
     draining: BTreeMap<ApplicationName, BTreeSet<IncarnationKey>>,
     /// Drained incarnations that the board already names.
     told: BTreeSet<IncarnationKey>,
-    /// The sites of which older files are served, and what will say that the build is whole.
-    behind: BTreeMap<ApplicationName, PathBuf>,
+    /// The marks of builds that are still to be made; until then older files of these sites are
+    /// served, or none.
+    awaits: BTreeMap<ApplicationName, PathBuf>,
     /// The table's ports that were last seen to; another map is another state.
     listens: Option<Arc<BTreeMap<PortId, ApplicationName>>>,
 }
@@ -136,12 +137,12 @@ impl Control {
                 () = self.shared.control.notified() => {}
                 () = changed(down) => {}
                 () = tokio::time::sleep(PORT_RETRY), if self.has_port_problems() => {}
-                () = tokio::time::sleep(BUILD_LOOK), if !self.behind.is_empty() => {}
+                () = tokio::time::sleep(BUILD_LOOK), if !self.awaits.is_empty() => {}
                 () = files_changed(&self.shared) => renewed = true,
                 _ = validity.tick(), if self.shared.secure.is_some() => renewed = true,
             }
             self.shared.faults.check_async(FAIL_POINT).await?;
-            let whole = self.behind.iter().filter(|(_, mark)| mark.is_file());
+            let whole = self.awaits.iter().filter(|(_, mark)| mark.is_file());
             let mut affected: BTreeSet<_> = whole.map(|(name, _)| name.clone()).collect();
             for change in batch.drain(..) {
                 match change {
@@ -226,14 +227,11 @@ impl Control {
         let mut changed = Vec::new();
         for name in affected {
             let old = live.applications.get(name).cloned();
+            self.awaits.remove(name);
             let new = self
                 .book
                 .describe(name)
                 .map(|description| Arc::new(self.build(description, old.as_ref(), live)));
-            match new.as_ref().and_then(|new| new.awaits.clone()) {
-                Some(mark) => drop(self.behind.insert(name.clone(), mark)),
-                None => drop(self.behind.remove(name)),
-            }
             match &new {
                 Some(new) => drop(live.applications.insert(name.clone(), new.clone())),
                 None => {
@@ -342,7 +340,7 @@ impl Control {
     }
 
     fn build(
-        &self,
+        &mut self,
         description: Description,
         old: Option<&Arc<RoutedApplication>>,
         live: &mut Live,
@@ -374,6 +372,7 @@ impl Control {
             balance::strategy(&settings.balance).unwrap_or_else(balance::default_strategy);
         let Site { roots, statics, is_built, awaits } =
             Site::of(&description, &self.shared.layout, old.map(|old| &**old));
+        self.awaits.extend(awaits.map(|mark| (description.name.clone(), mark)));
         let mut services = BTreeMap::new();
         for (one, far) in description.services.into_iter().zip(far_services) {
             let id = one.recipe.id;
@@ -401,7 +400,6 @@ impl Control {
             endpoints,
             far,
             has_files,
-            awaits,
             unreachable: description.unreachable,
             limits: Limits::new(&settings.requests),
             balance,

@@ -2,7 +2,6 @@
 //! endpoints. A change copies the shards that it touches; threads swap to the new snapshot at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,9 +64,6 @@ pub struct RoutedApplication {
     pub unreachable: bool,
     /// Whether static files are found on this machine, if anywhere.
     pub has_files: bool,
-    /// The mark of a site's build that is still to be made here; until then older files are served,
-    /// or none.
-    pub awaits: Option<PathBuf>,
     pub queue: Arc<Queue>,
     /// The team that it belongs to.
     pub team: Option<TeamName>,
@@ -119,7 +115,6 @@ impl RoutedApplication {
             far: Vec::new(),
             unreachable: false,
             has_files: false,
-            awaits: None,
             queue: queue.clone(),
             team: None,
             https: HttpsSettings::default(),
