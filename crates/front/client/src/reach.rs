@@ -2,6 +2,7 @@
 //! tried one after the other without waiting for those that say nothing, as browsers do (RFC 8305).
 
 use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,6 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::ClientError;
@@ -86,7 +88,7 @@ async fn shake_hands(attempt: &Attempt) -> anyhow::Result<BoxedStream> {
     let keepalive = TcpKeepalive::new().with_time(SILENCE_MAX).with_interval(PROBE_INTERVAL);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
     let (config, host) = match attempt.fingerprint.as_str() {
-        "" => (web::client_config(web::roots_of_machine()?, Some(ALPN))?, host(&attempt.address)),
+        "" => (read_once(&PUBLIC_WEB, public_web)?, host(&attempt.address)),
         key => (pinned::config(key)?, HOST),
     };
     let connector = TlsConnector::from(config);
@@ -95,6 +97,26 @@ async fn shake_hands(attempt: &Attempt) -> anyhow::Result<BoxedStream> {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => Err(wrong_key(&error).map_or_else(|| error.into(), Into::into)),
     }
+}
+
+/// The configuration for the platform's name. A hundred files or more are read for it, so a command
+/// makes it once, however often it connects; it does not live for as long as authorities change.
+static PUBLIC_WEB: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+
+fn public_web() -> anyhow::Result<Arc<ClientConfig>> {
+    web::client_config(web::roots_of_machine()?, Some(ALPN))
+}
+
+/// Returns what was made before, or makes it; what fails is tried again.
+fn read_once<T: Clone>(
+    cell: &OnceLock<T>,
+    make: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    if let Some(made) = cell.get() {
+        return Ok(made.clone());
+    }
+    let made = make()?;
+    Ok(cell.get_or_init(|| made).clone())
 }
 
 /// Returns the host of `HOST:PORT`.
@@ -118,7 +140,22 @@ fn unreachable(failed: Vec<(Attempt, anyhow::Error)>) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn authorities_are_read_once_but_for_a_failure() {
+        let (cell, reads) = (OnceLock::new(), Cell::new(0));
+        let read = |fails: bool| {
+            read_once(&cell, || {
+                reads.set(reads.get() + 1);
+                if fails { Err(anyhow::anyhow!("no authorities")) } else { Ok(reads.get()) }
+            })
+        };
+        assert!(read(true).is_err());
+        assert_eq!((read(false).unwrap(), read(false).unwrap(), reads.get()), (2, 2, 2));
+    }
 
     #[test]
     fn each_node_is_tried_before_the_second_address_of_any() {
