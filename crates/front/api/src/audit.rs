@@ -1,7 +1,6 @@
 //! The audit: each change is written down before it is made, and its outcome after it, under keys
 //! of this node. A change that a crash interrupted has an entry without an outcome.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
+use futures_util::{StreamExt, TryStreamExt};
 use model::audit::{AuditEntry, AuditId, AuditOutcome};
 use model::change::{Change, ChangeId, ChangePart};
 use model::key::{access_prefix, application_prefix, audit_prefix, cluster_prefix};
@@ -38,6 +38,10 @@ const PRUNED_AT_ONCE: usize = 64;
 const PRUNED_EVERY: u32 = PRUNED_AT_ONCE as u32 / 2;
 /// Entries in one answer unless another number is asked for.
 const ROWS_DEFAULT: usize = 100;
+/// Entries that are read at a time, which is as many as most ask for, and reads under way: a node
+/// without a store asks another one for each.
+const PAGE: usize = ROWS_DEFAULT;
+const READS_AT_ONCE: usize = 16;
 /// Bytes of a path in an entry; the rest says nothing of the kind of request.
 const PATH_BYTES_MAX: usize = 512;
 /// Characters of a note, as of what a push says of its source: one line of a terminal or two.
@@ -270,31 +274,67 @@ pub struct AuditQuery {
     app: Option<String>,
 }
 
-/// Returns the entries of all nodes in the order of their time, with their outcomes.
-pub async fn all(
-    store: &SharedStore,
-) -> Result<Vec<(ChangeId, AuditEntry, Option<AuditOutcome>)>, Problem> {
-    let (mut entries, mut outcomes) = (BTreeMap::new(), BTreeMap::new());
-    for one in store.prefix(&audit_prefix()).await? {
-        match TypedKey::parse(&one.key) {
-            Some(TypedKey::Audit(node, entry)) => {
-                let found: Option<AuditEntry> = readable(&one.key, Some(&one.value));
-                entries.extend(found.map(|found| (ChangeId { entry, node }, found)));
-            }
-            Some(TypedKey::AuditOutcome(node, entry)) => {
-                let found: Option<AuditOutcome> = readable(&one.key, Some(&one.value));
-                outcomes.extend(found.map(|found| (ChangeId { entry, node }, found)));
-            }
-            _ => {}
-        }
+/// A change on record, and its outcome if that is known.
+pub type Recorded = (ChangeId, AuditEntry, Option<AuditOutcome>);
+
+/// The audit of all nodes, newest first, read a page at a time: it has thousands of entries, and
+/// whoever asks wants the last ones.
+pub struct NewestFirst {
+    store: SharedStore,
+    /// Those that were not read yet, oldest first.
+    left: Vec<ChangeId>,
+}
+
+impl NewestFirst {
+    pub async fn open(store: &SharedStore) -> Result<NewestFirst, Problem> {
+        let keys = store.keys(&audit_prefix()).await?;
+        let id = |key: &Key| match TypedKey::parse(key) {
+            Some(TypedKey::Audit(node, entry)) => Some(ChangeId { entry, node }),
+            _ => None,
+        };
+        let mut left: Vec<ChangeId> = keys.iter().filter_map(id).collect();
+        left.sort();
+        Ok(NewestFirst { store: store.clone(), left })
     }
-    Ok(entries
-        .into_iter()
-        .map(|(id, entry)| {
-            let outcome = outcomes.remove(&id);
-            (id, entry, outcome)
-        })
-        .collect())
+
+    /// Leaves out what is older than that.
+    pub fn since(mut self, earliest: Timestamp) -> NewestFirst {
+        self.left.retain(|id| id.entry.at >= earliest);
+        self
+    }
+
+    #[cfg(test)]
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Returns the next ones; `None` at the end.
+    pub async fn page(&mut self) -> Result<Option<Vec<Recorded>>, Problem> {
+        if self.left.is_empty() {
+            return Ok(None);
+        }
+        let page = self.left.split_off(self.left.len().saturating_sub(PAGE));
+        let reads = page.into_iter().rev().map(|id| recorded(&self.store, id));
+        let page = futures_util::stream::iter(reads).buffered(READS_AT_ONCE).try_collect();
+        let page: Vec<Option<Recorded>> = page.await?;
+        Ok(Some(page.into_iter().flatten().collect()))
+    }
+}
+
+/// Reads one entry; `None` if it went meanwhile, or nobody can read it.
+async fn recorded(store: &SharedStore, id: ChangeId) -> Result<Option<Recorded>, Problem> {
+    let read = |key: TypedKey| async move {
+        let key = key.key();
+        let entry = store.lookup(&key).await.map_err(Problem::from)?;
+        Ok::<_, Problem>((key, entry))
+    };
+    let (key, entry) = read(TypedKey::Audit(id.node.clone(), id.entry)).await?;
+    let Some(entry) = readable(&key, entry.as_ref().map(|one| &one.value)) else {
+        return Ok(None);
+    };
+    let (key, outcome) = read(TypedKey::AuditOutcome(id.node.clone(), id.entry)).await?;
+    let outcome = readable(&key, outcome.as_ref().map(|one| &one.value));
+    Ok(Some((id, entry, outcome)))
 }
 
 /// Lists changes on all nodes, newest first.
@@ -302,11 +342,17 @@ pub async fn list(
     State(api): State<Shared>,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<Vec<AuditRow>>, Problem> {
-    let entries = all(&api.store).await?;
-    let rows = entries.into_iter().rev().map(|(id, entry, outcome)| row(id.node, entry, outcome));
-    let is_asked = |row: &AuditRow| query.app.is_none() || row.application == query.app;
     let limit = query.limit.unwrap_or(ROWS_DEFAULT).min(AUDIT_KEYS_MAX);
-    Ok(Json(rows.filter(is_asked).take(limit).collect()))
+    let mut audit = NewestFirst::open(&api.store).await?;
+    let mut rows = Vec::new();
+    while rows.len() < limit
+        && let Some(page) = audit.page().await?
+    {
+        let page = page.into_iter().map(|(id, entry, outcome)| row(id.node, entry, outcome));
+        rows.extend(page.filter(|row| query.app.is_none() || row.application == query.app));
+    }
+    rows.truncate(limit);
+    Ok(Json(rows))
 }
 
 fn row(node: NodeId, entry: AuditEntry, outcome: Option<AuditOutcome>) -> AuditRow {

@@ -12,10 +12,11 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use model::change::{ChangeId, ChangePart};
 use model::people::{PersonRole, Scope, User};
-use model::{ApplicationSpec, Release, TypedKey, UserName};
+use model::{ApplicationSpec, Release, Timestamp, TypedKey, UserName};
+use store::SharedStore;
 
 use self::plan::{Choice, KnownChange, Obstacle, Refusal, StateNow};
-use super::audit::{self, Underway};
+use super::audit::{NewestFirst, Underway};
 use super::caller::Caller;
 use super::json_body::JsonBody;
 use super::problem::Problem;
@@ -26,7 +27,10 @@ use api_types::undo::{ChangeRow, ChangesShown, UndoAsked, Undone};
 
 /// The most changes of one application that are listed and can be taken back; whoever wants to go
 /// back further knows the state that they want better than the way to it.
-const CHANGES_MAX: usize = 50;
+pub(super) const CHANGES_MAX: usize = 50;
+/// Milliseconds from the record of the push that creates an application to its creation: its source
+/// comes in between, over a slow network in hours. The clocks of nodes differ by far less.
+const CREATION_MAX_MS: u64 = 24 * 3600 * 1000;
 
 /// Lists the changes that the caller could have made, newest first.
 pub async fn list(
@@ -267,19 +271,42 @@ async fn known(
     caller: &Caller,
     app: &ApplicationRecords,
 ) -> Result<Vec<KnownChange>, Problem> {
+    known_in(&mut audit_of(&api.store, app).await?, caller, app).await
+}
+
+/// Returns the audit from the creation of an application on.
+pub(super) async fn audit_of(
+    store: &SharedStore,
+    app: &ApplicationRecords,
+) -> Result<NewestFirst, Problem> {
+    let earliest = Timestamp(app.spec.created_at.0.saturating_sub(CREATION_MAX_MS));
+    Ok(NewestFirst::open(store).await?.since(earliest))
+}
+
+/// Reads as much of the audit as it takes.
+pub(super) async fn known_in(
+    audit: &mut NewestFirst,
+    caller: &Caller,
+    app: &ApplicationRecords,
+) -> Result<Vec<KnownChange>, Problem> {
     let mut known = Vec::new();
-    for (id, entry, outcome) in audit::all(&api.store).await? {
-        let status = outcome.map(|outcome| outcome.status);
-        let refused = status.is_some_and(|status| (400..500).contains(&status));
-        let is_meant = entry.application.as_ref() == Some(&app.name) && !refused;
-        let change =
-            entry.change.filter(|change| is_meant && change.created_at == app.spec.created_at);
-        let Some(change) = change else { continue };
-        if change.parts.iter().all(|part| may(caller, app, part)) {
-            let certain = status.is_some_and(|status| status < 400);
-            known.push(KnownChange { id, who: entry.who, note: entry.note, change, certain });
+    while known.len() < CHANGES_MAX
+        && let Some(page) = audit.page().await?
+    {
+        for (id, entry, outcome) in page {
+            let status = outcome.map(|outcome| outcome.status);
+            let refused = status.is_some_and(|status| (400..500).contains(&status));
+            let is_meant = entry.application.as_ref() == Some(&app.name) && !refused;
+            let change =
+                entry.change.filter(|one| is_meant && one.created_at == app.spec.created_at);
+            let Some(change) = change else { continue };
+            if change.parts.iter().all(|part| may(caller, app, part)) {
+                let certain = status.is_some_and(|status| status < 400);
+                known.push(KnownChange { id, who: entry.who, note: entry.note, change, certain });
+            }
         }
     }
+    // What waited for another change was asked for earlier, and made later.
     known.sort_by(|a, b| (b.change.at, &b.id).cmp(&(a.change.at, &a.id)));
     known.truncate(CHANGES_MAX);
     Ok(known)

@@ -1,12 +1,17 @@
 //! Changes that are taken back, by those who may, and what is refused so that nothing is lost.
 
+use std::sync::Arc;
+
 use api_types::people::{AuditRow, UserRow};
 use api_types::undo::{ChangesShown, Undone};
 use api_types::{Configured, ReleaseRow};
-use model::{RolloutPhase, TypedKey};
+use model::audit::AuditId;
+use model::{RolloutPhase, Timestamp, TypedKey};
 use serde_json::{Value, json};
 
-use super::super::records;
+use super::super::audit::NewestFirst;
+use super::super::caller::{Caller, Passed};
+use super::super::{records, undo as undoing};
 use super::fixture::{Fixture, code};
 use client::Client;
 
@@ -265,4 +270,33 @@ async fn maintenance_is_shown_and_taken_back() {
     set(false).await;
     let rows: Value = api.client.get("/v1/apps").await.unwrap();
     assert_eq!(rows[0].get("maintenance_since"), None);
+}
+
+#[tokio::test]
+async fn no_more_of_the_audit_is_read_than_is_shown() {
+    let api = Fixture::start().await;
+    api.deploy("blog", "one").await;
+    scale(&api.client, 3).await;
+    let mut audit = NewestFirst::open(&api.store).await.unwrap();
+    let (id, entry, _) = audit.page().await.unwrap().unwrap().remove(0);
+    let (at, day) = (id.entry.at.0, 24 * 3600 * 1000);
+    let earlier = (1..=250).chain([2 * day, 3 * day]).map(|ms| Timestamp(at - ms));
+    for at in earlier {
+        let key = TypedKey::Audit(api.node.clone(), AuditId::new(at, 1));
+        records::write(&*api.store, key, &entry).await.unwrap();
+    }
+    let mut audit = NewestFirst::open(&api.store).await.unwrap();
+    let left = audit.left();
+    let app = records::require(&*api.store, "blog").await.unwrap();
+    let caller = Caller(Arc::new(Passed::Machine { uid: 0 }));
+    let known = undoing::known_in(&mut audit, &caller, &app).await.unwrap();
+    assert_eq!((known.len(), known[0].id.clone()), (undoing::CHANGES_MAX, id.clone()));
+    assert!(audit.left() > left / 2, "{} of {left} are left", audit.left());
+    let ids: Vec<_> = known.into_iter().map(|one| one.id).collect();
+    assert!(ids.is_sorted_by(|a, b| a > b), "the newest come first: {ids:?}");
+    // What came long before an application is not read for it, however few changes it has.
+    let of_app = undoing::audit_of(&api.store, &app).await.unwrap();
+    assert_eq!(of_app.left(), left - 2);
+    let rows: Vec<AuditRow> = api.client.get("/v1/audit?limit=3").await.unwrap();
+    assert_eq!((rows.len(), rows[0].what.as_ref()), (3, rows[1].what.as_ref()));
 }
