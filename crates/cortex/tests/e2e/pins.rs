@@ -159,7 +159,8 @@ fn an_application_waits_for_the_node_that_holds_its_data() {
     one.run(&["pin", NAME, &here, "--without-files"]).refused().saying(&["alive"]);
     // The node is gone for good: the application begins anew only when somebody says so.
     two.kill_nine();
-    await_state(&one, &there, "down");
+    let down = await_state(&one, &there, "down");
+    assert!(down["last_seen"].is_string(), "{down}");
     one.run(&["nodes", "remove", &there]).refused().saying(&["only files of", NAME]);
     one.run(&["nodes", "remove", &there, "--force"]).succeeded().saying(&["without-files"]);
     one.run(&["pin", NAME, &here, "--without-files"]).succeeded().saying(&["running there"]);

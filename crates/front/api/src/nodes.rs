@@ -84,6 +84,8 @@ pub(super) struct ClusterView {
     seen: BTreeMap<NodeId, Timestamp>,
     /// Members that have received nothing yet of what the cluster has.
     behind: BTreeSet<NodeId>,
+    /// The nodes to which there is a connection.
+    linked: BTreeSet<NodeId>,
     notes: BTreeMap<NodeId, String>,
     holders: BTreeMap<ApplicationName, NodeId>,
     /// The state of this node itself if it is not a member like the others: joining or removed.
@@ -103,6 +105,7 @@ impl ClusterView {
             apart: BTreeSet::new(),
             seen: BTreeMap::new(),
             behind: BTreeSet::new(),
+            linked: BTreeSet::new(),
             notes: BTreeMap::new(),
             holders: holders(store).await?,
             standing: None,
@@ -146,6 +149,9 @@ impl ClusterView {
             let Ok(id) = peer.node.parse::<NodeId>() else { continue };
             if peer.acknowledged_ms == 0 {
                 self.behind.insert(id.clone());
+            }
+            if peer.reachable {
+                self.linked.insert(id.clone());
             }
             self.notes.extend(peer.note.map(|note| (id, note)));
         }
@@ -209,6 +215,10 @@ impl ClusterView {
             Some(alive) => Some(alive.contains(id)),
             None => None,
         }
+    }
+
+    pub fn is_linked(&self, id: &NodeId) -> bool {
+        self.linked.contains(id)
     }
 
     pub fn is_drained(&self, id: &NodeId) -> bool {

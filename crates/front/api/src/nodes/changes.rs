@@ -1,19 +1,29 @@
 //! What people do to nodes: drain, activate, remove. Each is a few writes to the store; the nodes
 //! themselves act on them.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use model::node::Drained;
 use model::record::{RECORD_VERSION, Unknown};
 use model::{NodeId, TypedKey};
+use runtime::members::Members;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::super::json_body::OptionalJson;
 use super::super::problem::Problem;
 use super::super::{Api, Shared, records, secrets};
 use super::{ClusterView, prefix, shown};
 use api_types::{NodeShown, RemovedNode};
+
+/// The time in which nodes agree that one is gone, with some to spare: a probe without an answer,
+/// and a suspicion that nobody contradicts.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Drains a node: it takes nothing new from now on and gives away what it runs.
 pub async fn drain(
@@ -74,12 +84,17 @@ pub async fn remove(
     Path(who): Path<String>,
     OptionalJson(RemovalAsked { force }): OptionalJson<RemovalAsked>,
 ) -> Result<Json<RemovedNode>, Problem> {
-    let _changing = api.changes.lock().await;
     let cluster = ClusterView::read(&api).await?;
     let id = cluster.find(&who)?;
     if cluster.is_here(&id) {
         return Err(itself(&cluster, &id));
     }
+    if let Some(peers) = api.peers.as_ref().filter(|_| !force && !cluster.is_linked(&id)) {
+        wait_until_gone(peers.alive(), &id).await;
+    }
+    let _changing = api.changes.lock().await;
+    let cluster = ClusterView::read(&api).await?;
+    let id = cluster.find(id.as_str())?;
     if !force {
         check_idle(&cluster, &id)?;
     }
@@ -106,6 +121,13 @@ pub async fn remove(
         secrets::order(&api, format!("node {id} was removed")).await?;
     }
     Ok(Json(RemovedNode { id: id.to_string(), holds, knew, rotates }))
+}
+
+/// Waits until a node counts as alive no more, as one that was stopped a moment ago, but no longer
+/// than that takes.
+async fn wait_until_gone(mut alive: watch::Receiver<BTreeSet<NodeId>>, id: &NodeId) {
+    let gone = alive.wait_for(|alive| !alive.contains(id));
+    timeout(GONE_WITHIN, gone).await.ok();
 }
 
 fn itself(cluster: &ClusterView, id: &NodeId) -> Problem {
@@ -144,9 +166,31 @@ fn check_idle(cluster: &ClusterView, id: &NodeId) -> Result<(), Problem> {
     if alive {
         let what = format!("{called} is alive");
         return Err(Problem::conflict("node_alive", what).hint(format!(
-            "stop it there with `cortex down` first, or remove it while it runs: `cortex nodes \
-             remove {id} --force`"
+            "stop it there with `cortex down` first (if it was lost just now, say this again in {} \
+             s), or remove it while it runs: `cortex nodes remove {id} --force`",
+            GONE_WITHIN.as_secs()
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_was_just_stopped_is_waited_for_and_no_longer_than_it_may_take() {
+        let (n1, n2): (NodeId, NodeId) = ("n1".parse().unwrap(), "n2".parse().unwrap());
+        let (say, alive) = watch::channel(BTreeSet::from([n1.clone(), n2.clone()]));
+        let started = tokio::time::Instant::now();
+        tokio::join!(wait_until_gone(alive.clone(), &n2), async {
+            tokio::time::sleep(GONE_WITHIN / 2).await;
+            say.send_replace(BTreeSet::from([n1.clone()]));
+        });
+        assert_eq!(started.elapsed(), GONE_WITHIN / 2);
+        wait_until_gone(alive.clone(), &n2).await;
+        assert_eq!(started.elapsed(), GONE_WITHIN / 2, "it is gone already");
+        wait_until_gone(alive, &n1).await;
+        assert_eq!(started.elapsed(), GONE_WITHIN * 3 / 2);
+    }
 }
