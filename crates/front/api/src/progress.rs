@@ -1,6 +1,8 @@
 //! The progress of a release as a stream of JSON lines: phases from the store, output of its steps
 //! from its log. It ends with the rollout.
 
+mod headings;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -9,18 +11,22 @@ use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use model::{
-    ApplicationName, InstanceState, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, TypedKey,
+    ApplicationName, InstanceState, NodeId, Prefix, ReleaseId, Rollout, RolloutPhase, Timestamp,
+    TypedKey,
 };
 use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 
+use self::headings::Headings;
 use super::problem::Problem;
 use super::{Shared, records, releases};
 use crate::calls;
 use crate::calls::CallKind;
 use agent::prepare;
-use api_types::Progress;
+use api_types::{LogLine, Progress};
 use logs::follow::Follower;
 use logs::{Item, is_in_steps};
 
@@ -52,8 +58,8 @@ pub async fn stream(
     let log = Follower::from_start(api.layout.build_log(&app.name, &id), "build".into());
     let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (unable, waiting) = (BTreeSet::new(), BTreeSet::new());
-    let (shown, builder, far) = (None, None, None);
-    let reporter = Reporter { api, name, id, log, shown, unable, builder, far, waiting, sender };
+    let (headings, builder, far) = (Headings::default(), None, None);
+    let reporter = Reporter { api, name, id, log, headings, unable, builder, far, waiting, sender };
     runtime::task::spawn(async move { reporter.run(watch).await });
     Ok(ndjson(receiver))
 }
@@ -74,13 +80,13 @@ struct Reporter {
     name: String,
     id: ReleaseId,
     log: Follower,
-    shown: Option<RolloutPhase>,
+    headings: Headings,
     /// Nodes that were reported as unable to build it.
     unable: BTreeSet<NodeId>,
     /// The other node that was reported as building it.
     builder: Option<NodeId>,
     /// The lines that the steps print on that node while they run.
-    far: Option<mpsc::Receiver<String>>,
+    far: Option<mpsc::Receiver<LogLine>>,
     /// What was reported of instances that are not ready.
     waiting: BTreeSet<String>,
     sender: mpsc::Sender<Progress>,
@@ -115,23 +121,21 @@ impl Reporter {
                 return self.end(Progress::Failed { message, serving: None }).await;
             }
         };
-        // The log is read after the state: what a phase wrote before it ended is there by now.
-        loop {
-            let lines = self.log.read();
-            if lines.is_empty() {
-                break;
-            }
-            for line in lines {
-                self.send(Progress::Line { text: line.text }).await?;
-            }
-        }
         let Some(rollout) = &app.rollout else {
             return Ok(());
         };
-        let goes_on = rollout.target.as_ref() == Some(&self.id) && is_in_steps(rollout.phase);
-        self.report_far(goes_on).await?;
         let target = rollout.target.as_ref();
-        if target != Some(&self.id) {
+        let is_meant = target == Some(&self.id);
+        if is_meant {
+            self.headings.turn_to(rollout.phase, rollout.changed_at);
+        }
+        // The log is read after the state: what a phase wrote before it ended is there by now.
+        // Before the first phase nothing is: what is read then has its heading still to come.
+        if !is_meant || rollout.phase != RolloutPhase::Requested {
+            self.report_log().await?;
+        }
+        self.report_far(is_meant && is_in_steps(rollout.phase)).await?;
+        if !is_meant {
             let ended = match target {
                 Some(target) if rollout.serving.as_ref() != Some(&self.id) => {
                     Progress::Overtaken { by: app.label(target) }
@@ -140,10 +144,8 @@ impl Reporter {
             };
             return self.end(ended).await;
         }
-        if self.shown != Some(rollout.phase) {
-            self.shown = Some(rollout.phase);
-            let phase = records::phase_word(rollout.phase).to_string();
-            self.send(Progress::Phase { phase }).await?;
+        if let Some(phase) = self.headings.below_lines() {
+            self.send_phase(phase).await?;
         }
         self.report_builder(rollout).await?;
         if rollout.phase == RolloutPhase::Starting {
@@ -168,6 +170,18 @@ impl Reporter {
         }
     }
 
+    async fn report_log(&mut self) -> Result<(), ProgressOver> {
+        loop {
+            let lines = self.log.read();
+            if lines.is_empty() {
+                return Ok(());
+            }
+            for line in lines {
+                self.send_line(line).await?;
+            }
+        }
+    }
+
     /// Reports what another node's steps have printed; all of it once they have ended.
     async fn report_far(&mut self, goes_on: bool) -> Result<(), ProgressOver> {
         let Some(mut far) = self.far.take() else { return Ok(()) };
@@ -182,7 +196,7 @@ impl Reporter {
                 }
             };
             match next {
-                Ok(text) => self.send(Progress::Line { text }).await?,
+                Ok(line) => self.send_line(line).await?,
                 Err(true) => return Ok(()),
                 Err(false) => break,
             }
@@ -220,7 +234,7 @@ impl Reporter {
 
     /// Follows the build's log on that node. A node that is not reached builds all the same; if it
     /// fails, the failure carries the end of what it printed.
-    fn listen(&self, builder: NodeId) -> mpsc::Receiver<String> {
+    fn listen(&self, builder: NodeId) -> mpsc::Receiver<LogLine> {
         let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
         let Some(peers) = self.api.peers.clone() else { return receiver };
         let (id, name) = (self.id.clone(), self.name.parse());
@@ -232,7 +246,7 @@ impl Reporter {
                 tokio::select! {
                     item = calls::receive::<Item>(&mut stream) => match item {
                         Ok(Some(Item::Line(line))) => {
-                            if sender.send(line.text).await.is_err() {
+                            if sender.send(line).await.is_err() {
                                 return;
                             }
                         }
@@ -274,6 +288,17 @@ impl Reporter {
         }
     }
 
+    async fn send_line(&mut self, line: LogLine) -> Result<(), ProgressOver> {
+        if let Some(phase) = self.headings.above_line(line.time.as_deref().and_then(printed_at)) {
+            self.send_phase(phase).await?;
+        }
+        self.send(Progress::Line { text: line.text }).await
+    }
+
+    async fn send_phase(&self, phase: RolloutPhase) -> Result<(), ProgressOver> {
+        self.send(Progress::Phase { phase: records::phase_word(phase).to_string() }).await
+    }
+
     async fn send(&self, progress: Progress) -> Result<(), ProgressOver> {
         self.sender.send(progress).await.map_err(|_| ProgressOver)
     }
@@ -282,4 +307,9 @@ impl Reporter {
         self.send(progress).await.ok();
         Err(ProgressOver)
     }
+}
+
+fn printed_at(rfc3339: &str) -> Option<Timestamp> {
+    let at = OffsetDateTime::parse(rfc3339, &Rfc3339).ok()?;
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().map(Timestamp)
 }

@@ -91,6 +91,9 @@ async fn progress_shows_phases_output_and_the_end() {
     let log = api.layout.build_log(&"hello".parse().unwrap(), &id);
     std::fs::create_dir_all(log.parent().unwrap()).unwrap();
     std::fs::write(&log, "2026-08-01T12:00:00.000Z Installing\n").unwrap();
+    // The line is there before the store says what printed it.
+    api.conclude("hello", RolloutPhase::Building, None).await;
+    assert_eq!(progress.next().await.unwrap(), phase("building"));
     let line = progress.next().await.unwrap();
     assert_eq!(line, Some(Progress::Line { text: "Installing".into() }));
     api.conclude("hello", RolloutPhase::Starting, None).await;
