@@ -4,6 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::FormatItem;
+use time::macros::format_description;
 
 /// Milliseconds by which the clocks of one cluster may differ: what is stamped further ahead is not
 /// adopted, and a clock that leaps further is reported.
@@ -27,10 +30,29 @@ impl Timestamp {
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
+
+    /// Returns the time as people read it, in UTC: `2026/08/01 12:00:00`.
+    pub fn date(self) -> String {
+        const DATE: &[FormatItem<'_>] =
+            format_description!("[year]/[month]/[day] [hour]:[minute]:[second]");
+        let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000);
+        at.ok().and_then(|at| at.format(DATE).ok()).unwrap_or_else(|| self.to_string())
+    }
 }
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_readable() {
+        assert_eq!(Timestamp(1_785_585_600_999).date(), "2026/08/01 12:00:00");
+        assert_eq!(Timestamp(u64::MAX).date(), u64::MAX.to_string());
     }
 }

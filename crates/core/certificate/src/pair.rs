@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use thiserror::Error as ErrorText;
 
-use crate::facts::{Facts, day};
+use crate::facts::Facts;
 
 /// Certificates of a chain: the longest in use have four.
 const CHAIN_LENGTH_MAX: usize = 10;
@@ -89,10 +89,10 @@ impl Pair {
     pub fn check_time(&self, now: Timestamp) -> Result<(), PairError> {
         let Facts { not_before, not_after, .. } = self.facts;
         if now > not_after {
-            return Err(PairError::Expired(day(not_after)));
+            return Err(PairError::Expired(not_after.date()));
         }
         if now < not_before {
-            return Err(PairError::Early(day(not_before)));
+            return Err(PairError::Early(not_before.date()));
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Pair {
                 return Err(PairError::Disordered(at + 1));
             }
             if now > pair[1].not_after {
-                return Err(PairError::AuthorityExpired(at + 2, day(pair[1].not_after)));
+                return Err(PairError::AuthorityExpired(at + 2, pair[1].not_after.date()));
             }
         }
         Ok(())

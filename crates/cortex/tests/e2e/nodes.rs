@@ -31,7 +31,7 @@ fn nodes_are_listed_drained_and_used_again() {
     assert!(alone.len() == 1 && alone[0]["here"] == true, "{alone:?}");
     one.run(&["nodes", "drain", &id]).refused().saying(&["only node", "nodes invite"]);
     one.run(&["nodes", "remove", &id]).refused().saying(&["this node itself", "cortex down"]);
-    one.run(&["nodes", "invite"]).succeeded().saying(&["once", "an hour", "127.0.0.1"]);
+    one.run(&["nodes", "invite"]).succeeded().saying(&["once", "(in ~ ", "127.0.0.1"]);
     let two = join(&one, &[]);
     let other = id_of(&two);
     await_acquaintance(&[&one, &two]);

@@ -193,8 +193,8 @@ pub async fn add(
         if let Some(before) = all.iter().find(|one| one.name == *name)
             && before.record.not_after > record.not_after
         {
-            let until = records::rfc3339(before.record.not_after);
-            notes.push(format!("{name} had one that was good for longer, until {until}"));
+            let until = before.record.not_after.date();
+            notes.push(format!("{name} had one that was good for longer, until {until} UTC"));
         }
         records::write(&*api.store, TypedKey::Certificate(name.clone()), &record).await?;
     }

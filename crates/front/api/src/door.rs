@@ -88,8 +88,8 @@ impl Door {
         let Some(since) = since.filter(|_| !caller.may(Right::ManagePeople)) else {
             return Ok(());
         };
-        let since = records::rfc3339(since);
-        let detail = format!("since {since} this node has heard less than half of the cluster");
+        let since = since.date();
+        let detail = format!("since {since} UTC this node has heard less than half of the cluster");
         Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cut_off", detail)
             .hint("tokens only read here until it hears more; ask another node, or an owner"))
     }

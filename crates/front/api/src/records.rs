@@ -46,7 +46,7 @@ pub async fn begin(api: &Api, name: &ApplicationName) -> Result<ApplicationRecor
     // Its files, its releases and the roles on it are known by the name: another application would
     // have to destroy them for good, and that is for a person to say.
     if let Some((_, end)) = kept(&*api.store, name).await? {
-        let what = format!("'{name}' was destroyed, and is kept until {}", rfc3339(end.until));
+        let what = format!("'{name}' was destroyed, and is kept until {} UTC", end.until.date());
         return Err(Problem::conflict("name_kept", what).hint(format!(
             "bring it back with `cortex apps restore {name}`; or have the name free, and what is kept \
              lost: `cortex apps destroy {name} --now`"
@@ -253,9 +253,9 @@ pub async fn require(store: &dyn Store, name: &str) -> Result<ApplicationRecords
 /// Returns the 404 of an application that was destroyed and can be brought back.
 fn is_kept(name: &ApplicationName, end: &KeptEnd) -> Problem {
     let KeptEnd { at, until, by } = end;
-    let (at, until) = (rfc3339(*at), rfc3339(*until));
-    Problem::missing("application_kept", format!("{by} destroyed '{name}' at {at}"))
-        .hint(format!("it is kept until {until}: `cortex apps restore {name}` brings it back"))
+    let (at, until) = (at.date(), until.date());
+    Problem::missing("application_kept", format!("{by} destroyed '{name}' at {at} UTC"))
+        .hint(format!("it is kept until {until} UTC: `cortex apps restore {name}` brings it back"))
 }
 
 /// Returns the 404 of an application that is not there, or not for whoever asks; it names the

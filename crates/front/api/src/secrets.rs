@@ -14,7 +14,7 @@ use model::{NodeId, Prefix, Timestamp, TypedKey};
 use super::caller::Caller;
 use super::json_body::OptionalJson;
 use super::problem::Problem;
-use super::records::{self, ConfigVariables, rfc3339};
+use super::records::{self, ConfigVariables};
 use super::{Api, Shared};
 use api_types::secrets::{RotationAsked, SecretsCount, SecretsMember, SecretsShown};
 use store::lookup_record;
@@ -95,7 +95,7 @@ async fn shown(api: &Api, removed: Vec<String>) -> Result<SecretsShown, Problem>
         values,
         settled,
         waits: next.and_then(|next| waits(next, file.as_deref())),
-        asked: order.map(|order| format!("{} ({})", rfc3339(order.asked_at), order.reason)),
+        asked: order.map(|order| format!("{} UTC ({})", order.asked_at.date(), order.reason)),
         removed,
     })
 }

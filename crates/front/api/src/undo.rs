@@ -354,8 +354,8 @@ fn inverse_words(choice: &Choice, app: &ApplicationRecords) -> Vec<String> {
 fn refuse(app: &ApplicationRecords, refusal: Refusal) -> Problem {
     let name = &app.name;
     let said = |known: &KnownChange| {
-        let (who, at) = (&known.who, records::rfc3339(known.change.at));
-        format!("'{}' by {who} at {at}", words::of_change(&known.change))
+        let (who, at) = (&known.who, known.change.at.date());
+        format!("'{}' by {who} at {at} UTC", words::of_change(&known.change))
     };
     let list = format!("`cortex undo --list -a {name}` shows what can be taken back");
     match refusal {

@@ -157,8 +157,9 @@ async fn destroy(session: &Session, name: &str, now: bool) -> anyhow::Result<()>
     }
     match gone.until {
         Some(until) => output::say(&format!(
-            "Its releases, variables and stored files are kept until {until}: \
-             `cortex apps restore {name}` brings it back"
+            "Its releases, variables and stored files are kept until {}: \
+             `cortex apps restore {name}` brings it back",
+            output::time(&until)
         )),
         None => output::say("Nothing of it is kept."),
     }
@@ -190,9 +191,9 @@ async fn list_destroyed(session: &Session, json: Json) -> anyhow::Result<()> {
     output::list(json, &rows, none, &["NAME", "DESTROYED", "BY", "KEPT UNTIL", "DOMAINS"], |row| {
         vec![
             row.name.clone(),
-            output::since(&row.destroyed_at),
+            output::time(&row.destroyed_at),
             row.by.clone(),
-            row.until.clone(),
+            output::time(&row.until),
             row.domains.join(", "),
         ]
     })

@@ -41,7 +41,7 @@ fn cells(row: &AuditRow) -> Vec<String> {
         _ => row.outcome.clone(),
     };
     vec![
-        output::since(&row.at),
+        output::time(&row.at),
         who,
         output::plain(&what(row)),
         outcome,

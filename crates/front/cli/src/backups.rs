@@ -185,7 +185,7 @@ fn print(shown: &BackupsShown, json: Json) -> anyhow::Result<()> {
         ),
     }
     if let Some(since) = &shown.running_since {
-        output::print(&format!("One is being made since {}", output::since(since)))?;
+        output::print(&format!("One is being made since {}", output::time(since)))?;
     }
     if let Some(problem) = &shown.problem {
         output::complain(problem);
@@ -200,7 +200,7 @@ fn print(shown: &BackupsShown, json: Json) -> anyhow::Result<()> {
             (None, without) => format!("{}, without files of {}", row.name, without.join(", ")),
         };
         let size = if row.failure.is_none() { output::bytes(row.bytes) } else { String::new() };
-        vec![output::since(&row.started_at), row.node.clone(), size, what]
+        vec![output::time(&row.started_at), row.node.clone(), size, what]
     };
     let rows: Vec<_> = shown.backups.iter().map(cells).collect();
     output::table(&["WHEN", "NODE", "SIZE", "BACK-UP"], &rows)

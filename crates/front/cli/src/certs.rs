@@ -136,7 +136,7 @@ fn rows(json: Json, shown: &CertificatesShown) -> anyhow::Result<()> {
             row.application.clone().unwrap_or_else(|| "-".into()),
             row.issuer.clone(),
             row.source.clone(),
-            row.not_after.clone(),
+            output::time(&row.not_after),
             row.state.clone(),
             held_by(row),
         ]

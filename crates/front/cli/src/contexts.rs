@@ -52,7 +52,7 @@ impl Contexts {
                 row.name.clone(),
                 row.user.clone(),
                 row.token.clone(),
-                row.expires_at.clone(),
+                output::time(&row.expires_at),
                 row.addresses.join(" "),
             ]
         })

@@ -147,10 +147,10 @@ fn certificate(row: &DomainStatus) -> String {
     let CertificateStatus { state, issuer, not_after, renewal, .. } = &row.certificate;
     let mut text = state.clone();
     if let Some((issuer, not_after)) = issuer.as_ref().zip(not_after.as_ref()) {
-        text.push_str(&format!("; of {issuer}, until {not_after}"));
+        text.push_str(&format!("; of {issuer}, until {}", output::time(not_after)));
     }
     if let Some(renewal) = renewal {
-        text.push_str(&format!(", renewed {renewal}"));
+        text.push_str(&format!(", renewed {}", output::time(renewal)));
     }
     text
 }

@@ -67,7 +67,7 @@ fn facts(shown: &ApplicationShown) -> Vec<(&'static str, String)> {
         facts.extend(rollout.message.clone().map(|message| ("Because", message)));
     }
     facts.extend(shown.notes.iter().map(|note| ("Note", note.clone())));
-    facts.push(("Created", output::since(&row.created_at)));
+    facts.push(("Created", output::time(&row.created_at)));
     facts
 }
 

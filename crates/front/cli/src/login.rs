@@ -76,7 +76,7 @@ impl Login {
         }
         output::say(&format!(
             "Logged in to {name} as {user}, until {}. Commands go there from now on.",
-            made.row.expires_at
+            output::time(&made.row.expires_at)
         ));
         if Client::new(&session.layout).is_answering().await {
             output::say("`cortex use local` brings them back to the node on this machine.");

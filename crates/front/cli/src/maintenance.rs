@@ -49,7 +49,7 @@ impl Maintenance {
         }
         match (self.state, &shown.since) {
             (Some(_), _) => Ok(()),
-            (None, Some(since)) => output::print(&format!("on, for {}", output::since(since))),
+            (None, Some(since)) => output::print(&format!("on, for {}", output::time(since))),
             (None, None) => output::print("off"),
         }
     }

@@ -163,7 +163,7 @@ fn cells(row: &NodeRow) -> Vec<String> {
         dash(row.walls.last().cloned()),
         dash(row.version.clone()),
         match (row.state.as_str(), &row.last_seen) {
-            ("down", Some(seen)) => output::since(seen),
+            ("down", Some(seen)) => output::time(seen),
             (_, Some(_)) => "now".into(),
             (_, None) => "never".into(),
         },
@@ -182,11 +182,10 @@ async fn invite(
         return output::json(&made);
     }
     output::print(&format!("cortex up --join {}", made.invitation))?;
-    let length = seconds.map_or_else(|| "an hour".to_owned(), |seconds| format!("{seconds} s"));
     output::say(&format!(
-        "Paste this line on the new machine. It lets one node in, once, until {} ({length} from \
-         now), and only while this node runs.",
-        made.expires_at
+        "Paste this line on the new machine. It lets one node in, once, until {}, and only while \
+         this node runs.",
+        output::time(&made.expires_at)
     ));
     let ip = made.address.parse::<SocketAddr>().map(|address| address.ip());
     if ip.is_ok_and(|ip| IpAddr::is_loopback(&ip)) {

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use agent_core::ansi::{self, Painter};
 use anyhow::Context;
 use clap::ValueEnum;
+use model::Timestamp;
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -221,16 +222,20 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// Formats a time: `2026/08/01 12:00:00 (~ 1h ago)`.
-pub fn since(rfc3339: &str) -> String {
+/// Formats a time of the API for people: `2026/08/01 12:00:00 (~ 1h ago)`, or `(in ~ 1h)`.
+pub fn time(rfc3339: &str) -> String {
+    time_from(OffsetDateTime::now_utc(), rfc3339)
+}
+
+fn time_from(now: OffsetDateTime, rfc3339: &str) -> String {
     let Ok(at) = OffsetDateTime::parse(rfc3339, &Rfc3339) else {
         return rfc3339.into();
     };
-    let seconds = (OffsetDateTime::now_utc() - at).whole_seconds().max(0);
-    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
-    let (hour, minute, second) = (at.hour(), at.minute(), at.second());
-    let ago = duration(seconds.unsigned_abs());
-    format!("{year:04}/{month:02}/{day:02} {hour:02}:{minute:02}:{second:02} (~ {ago} ago)")
+    let seconds = (now - at).whole_seconds();
+    let distance = duration(seconds.unsigned_abs());
+    let when = if seconds < 0 { format!("in ~ {distance}") } else { format!("~ {distance} ago") };
+    let at = u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    format!("{} ({when})", Timestamp(at).date())
 }
 
 pub fn duration(seconds: u64) -> String {
@@ -272,7 +277,20 @@ mod tests {
             (duration(5), duration(3_600), duration(200_000)),
             ("5s".into(), "60m".into(), "2d".into())
         );
-        assert!(since("2026-08-01T12:00:00Z").starts_with("2026/08/01 12:00:00 (~ "));
+    }
+
+    #[test]
+    fn times_say_how_far_they_are() {
+        let now = OffsetDateTime::parse("2026-08-01T12:00:00Z", &Rfc3339).unwrap();
+        for (at, expected) in [
+            ("2026-08-01T11:00:00.5Z", "2026/08/01 11:00:00 (~ 59m ago)"),
+            ("2026-08-01T12:00:00Z", "2026/08/01 12:00:00 (~ 0s ago)"),
+            ("2026-08-04T12:00:00Z", "2026/08/04 12:00:00 (in ~ 3d)"),
+            ("2026-08-01T14:00:00+02:00", "2026/08/01 12:00:00 (~ 0s ago)"),
+            ("never", "never"),
+        ] {
+            assert_eq!(time_from(now, at), expected);
+        }
     }
 
     #[test]

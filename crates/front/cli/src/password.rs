@@ -94,7 +94,7 @@ async fn show(session: &Session, app: &App, json: Json) -> anyhow::Result<()> {
         return output::json(&shown);
     }
     match &shown.since {
-        Some(since) => output::print(&format!("on, since {}", output::since(since))),
+        Some(since) => output::print(&format!("on, since {}", output::time(since))),
         None => output::print("off"),
     }
 }

@@ -76,7 +76,7 @@ fn line(row: &InstanceRow) -> String {
     let state = if row.state == "ready" { "up" } else { &row.state };
     let mut first = format!("{}.{}: {state}", row.process, row.slot);
     if let Some(started_at) = &row.started_at {
-        first.push_str(&format!(" {}", output::since(started_at)));
+        first.push_str(&format!(" {}", output::time(started_at)));
     }
     let mut parts = vec![first];
     parts.push(row.release.clone());

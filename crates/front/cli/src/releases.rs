@@ -33,7 +33,7 @@ impl Releases {
                     row.release.clone(),
                     what(row),
                     row.author.clone(),
-                    output::since(&row.created_at),
+                    output::time(&row.created_at),
                     state(row),
                 ]
             })

@@ -214,7 +214,7 @@ async fn history(session: &Session, prefix: &str, limit: usize, json: Json) -> a
         .map(|row| {
             let what = if row.deleted { "delete".into() } else { output::bytes(row.size) };
             let id = row.id.chars().take(12).collect();
-            vec![id, row.set_at.clone(), row.node.clone(), what, row.key.clone()]
+            vec![id, output::time(&row.set_at), row.node.clone(), what, row.key.clone()]
         })
         .collect();
     output::table(&["ID", "SET", "NODE", "SIZE", "KEY"], &cells)

@@ -56,7 +56,7 @@ impl Tokens {
                     return output::json(&made);
                 }
                 output::print(&made.token)?;
-                let (user, until) = (&made.row.user, &made.row.expires_at);
+                let (user, until) = (&made.row.user, output::time(&made.row.expires_at));
                 output::say(&format!(
                     "This token of {user} is good until {until} and is not shown again. Commands \
                      take it from CORTEX_TOKEN."
@@ -84,8 +84,8 @@ async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
             row.name.clone(),
             row.state.clone(),
             row.limit.as_ref().map_or_else(|| "-".into(), role),
-            row.expires_at.clone(),
-            row.last_used_at.as_deref().map_or_else(|| "never".into(), output::since),
+            output::time(&row.expires_at),
+            row.last_used_at.as_deref().map_or_else(|| "never".into(), output::time),
         ]
     })
 }

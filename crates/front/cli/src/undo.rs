@@ -77,7 +77,7 @@ fn preview(shown: &ChangesShown) -> anyhow::Result<()> {
 /// Returns a change as a line says it.
 fn said(row: &ChangeRow) -> String {
     let note = row.note.as_ref().map(|note| format!(" \"{note}\"")).unwrap_or_default();
-    let line = format!("{} ({}, {}){note}", row.what, row.who, output::since(&row.at));
+    let line = format!("{} ({}, {}){note}", row.what, row.who, output::time(&row.at));
     output::plain(&line)
 }
 
@@ -87,7 +87,7 @@ fn list(shown: &ChangesShown, json: Json) -> anyhow::Result<()> {
     output::list(json, &shown.changes, &none, &head, |row| {
         vec![
             row.change.clone(),
-            output::since(&row.at),
+            output::time(&row.at),
             row.who.clone(),
             output::plain(&row.what),
             output::plain(row.note.as_deref().unwrap_or_default()),

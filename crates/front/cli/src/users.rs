@@ -159,7 +159,8 @@ async fn invite(
     output::print(&format!("cortex login {}", made.line))?;
     output::say(&format!(
         "Whoever runs this line is {} here. It is good once, until {}.",
-        made.user, made.expires_at
+        made.user,
+        output::time(&made.expires_at)
     ));
     Ok(())
 }
@@ -192,7 +193,7 @@ async fn list(session: &Session, json: Json) -> anyhow::Result<()> {
     let none = "There are no users: the owner of the machine does everything. `cortex users add \
                 NAME` adds one.";
     output::list(json, &rows, none, &["USER", "ROLES", "TOKENS", "SINCE", "BY"], |row| {
-        let (name, since) = (row.name.clone(), output::since(&row.created_at));
+        let (name, since) = (row.name.clone(), output::time(&row.created_at));
         vec![name, roles(row), row.tokens.to_string(), since, row.created_by.clone()]
     })
 }

@@ -35,7 +35,7 @@ fn lines(told: &Told, context: Option<&str>) -> Vec<String> {
     let mut lines = vec![format!("{}: {may}", told.user)];
     if let Some(token) = &told.token {
         let limit = token.limit.as_ref().map(|limit| format!(", limited to {}", role(limit)));
-        let (name, until) = (&token.name, &token.expires_at);
+        let (name, until) = (&token.name, output::time(&token.expires_at));
         lines.push(format!("token: {name}, until {until}{}", limit.unwrap_or_default()));
     }
     let context = context.map_or("the node on this machine", |name| name);

@@ -97,16 +97,16 @@ impl Authority {
 
 fn print(shown: &AuthorityShown) -> anyhow::Result<()> {
     let lines = [
-        ("directory", &shown.directory),
-        ("contact", &shown.contact),
-        ("profile", &shown.profile),
-        ("program for DNS", &shown.dns_hook),
-        ("agreed at", &shown.agreed_at),
-        ("agreed by", &shown.agreed_by),
+        ("directory", shown.directory.clone()),
+        ("contact", shown.contact.clone()),
+        ("profile", shown.profile.clone()),
+        ("program for DNS", shown.dns_hook.clone()),
+        ("agreed at", shown.agreed_at.as_deref().map(output::time)),
+        ("agreed by", shown.agreed_by.clone()),
     ];
     for (label, value) in lines {
         if let Some(value) = value {
-            output::print(&format!("{label:<16}{}", output::plain(value)))?;
+            output::print(&format!("{label:<16}{}", output::plain(&value)))?;
         }
     }
     output::print(&format!("{:<16}{}", "account", output::plain(&shown.account)))
