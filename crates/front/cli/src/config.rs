@@ -247,7 +247,7 @@ async fn apply(
         }
         Some(released) => {
             output::say(&format!("done, {}", released.release));
-            released.notes.iter().for_each(|note| output::say(&format!("       {note}")));
+            released.notes.iter().for_each(|note| output::remark(note));
             deploy::follow(session, &released, deploy::Url::Hidden).await
         }
     }

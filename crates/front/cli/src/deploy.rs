@@ -72,7 +72,7 @@ async fn show(session: &Session, released: &Released, url: Url) -> anyhow::Resul
             attempts_left = ATTEMPTS_MAX;
         }
         attempts_left -= 1;
-        output::say("       (the connection was lost; trying to go on)");
+        output::remark("(the connection was lost; trying to go on)");
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -224,7 +224,7 @@ fn failed(released: &Released, message: &str, serving: Option<&str>) {
     output::complain(&format!("{} {} failed:", released.application, released.release));
     output::complain(message);
     match serving {
-        Some(serving) => output::complain(&format!("{serving} keeps serving.")),
+        Some(serving) => output::remark(&format!("{serving} keeps serving.")),
         None => output::complain("Nothing is serving yet: fix it and push again."),
     }
 }

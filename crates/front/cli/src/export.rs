@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::pass_phrase::{PassPhrase, PassPhraseArgs};
 use super::{Json, Session, output};
-use api_types::backup::FilesState;
+use api_types::backup::{ApplicationContents, FilesState};
 use backup::archive::ArchiveWriter;
 use client::transfer::{self, ClusterExported};
 
@@ -64,9 +64,8 @@ impl Export {
             output::count(exported.totals.keys, "key"),
             output::bytes(bytes)
         ));
-        for line in notes(&exported) {
-            output::complain(&line);
-        }
+        not_asked_for(&exported).iter().for_each(|line| output::remark(line));
+        missing(&exported).iter().for_each(|line| output::complain(line));
         if !self.json.json {
             return Ok(());
         }
@@ -134,25 +133,32 @@ impl Export {
 }
 
 /// Returns what is not in the export, though one could think so.
-fn notes(exported: &ClusterExported) -> Vec<String> {
-    let mut notes = Vec::new();
-    for app in &exported.contents.applications {
+fn not_asked_for(exported: &ClusterExported) -> Vec<String> {
+    let left =
+        exported.contents.applications.iter().filter(|app| app.files == FilesState::NotAsked);
+    let line = |app: &ApplicationContents| {
         let (name, node) = (&app.name, app.node.as_deref().unwrap_or_default());
-        match app.files {
-            FilesState::None | FilesState::Included => {}
-            FilesState::NotAsked => notes.push(format!(
-                "The files that {name} keeps on node {node} are not in it; --with-files takes them."
-            )),
-            FilesState::Away => notes.push(format!(
-                "The files that {name} keeps are not in it: node {node}, which has them, does not \
-                 run. Start it, and export again."
-            )),
-        }
-    }
-    for (name, why) in &exported.left_out {
-        notes.push(format!("The files that {name} keeps are not in it: {why}. Export again."));
-    }
-    notes
+        format!(
+            "The files that {name} keeps on node {node} are not in it; --with-files takes them."
+        )
+    };
+    left.map(line).collect()
+}
+
+/// Returns what is not in the export, though it was asked for.
+fn missing(exported: &ClusterExported) -> Vec<String> {
+    let away = exported.contents.applications.iter().filter(|app| app.files == FilesState::Away);
+    let away = away.map(|app| {
+        let (name, node) = (&app.name, app.node.as_deref().unwrap_or_default());
+        format!(
+            "The files that {name} keeps are not in it: node {node}, which has them, does not run. \
+             Start it, and export again."
+        )
+    });
+    let left_out = exported.left_out.iter().map(|(name, why)| {
+        format!("The files that {name} keeps are not in it: {why}. Export again.")
+    });
+    away.chain(left_out).collect()
 }
 
 /// Refuses what only the node on this machine does.
@@ -180,7 +186,6 @@ pub fn private(path: &Path) -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api_types::backup::ApplicationContents;
 
     #[test]
     fn what_is_not_in_it_is_named() {
@@ -199,10 +204,10 @@ mod tests {
             });
         }
         exported.left_out.push(("four".into(), "the disk broke".into()));
-        let notes = notes(&exported);
-        assert_eq!(notes.len(), 3, "{notes:?}");
-        assert!(notes[0].contains("two") && notes[0].contains("--with-files"));
-        assert!(notes[1].contains("three") && notes[1].contains("node n2"));
-        assert!(notes[2].contains("four") && notes[2].contains("the disk broke"));
+        let [remarks, problems] = [not_asked_for(&exported), missing(&exported)];
+        assert_eq!((remarks.len(), problems.len()), (1, 2), "{remarks:?} {problems:?}");
+        assert!(remarks[0].contains("two") && remarks[0].contains("--with-files"));
+        assert!(problems[0].contains("three") && problems[0].contains("node n2"));
+        assert!(problems[1].contains("four") && problems[1].contains("the disk broke"));
     }
 }

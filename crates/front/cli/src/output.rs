@@ -75,7 +75,8 @@ pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     stdout.flush().context("stdout")
 }
 
-/// Prints why a step failed, as Heroku shows it: ` !     why`, with the mark on each line.
+/// Prints why a step failed, or what somebody has to look into, as Heroku shows it: ` !     why`,
+/// with the mark on each line.
 pub fn complain(text: &str) {
     let red = shows(io::stderr().is_terminal());
     for line in text.lines() {
@@ -84,6 +85,11 @@ pub fn complain(text: &str) {
             if red { format!(" \x1b[31m!\x1b[0m     {line}") } else { format!(" !     {line}") };
         say_painted(text.trim_end());
     }
+}
+
+/// Prints what is worth knowing and no problem, below the heading of a step.
+pub fn remark(text: &str) {
+    text.lines().for_each(|line| say(&format!("       {line}")));
 }
 
 /// Returns the text without escape sequences and control characters, as output of applications must

@@ -168,11 +168,11 @@ fn describe(released: &Released) {
         released.decided_by
     ));
     for note in &released.notes {
-        output::say(&format!("       {note}"));
+        output::remark(note);
     }
     for port in &released.ports {
         let (protocol, process) = (&port.protocol, &port.process);
-        output::say(&format!("       {protocol} on {} leads to {process}", port.address));
+        output::remark(&format!("{protocol} on {} leads to {process}", port.address));
     }
 }
 

@@ -148,7 +148,7 @@ async fn follow(session: &Session, mut shown: UpgradeShown) -> anyhow::Result<Up
             "finished" | "stopped" => return Ok(shown),
             "none" => bail!("it was cancelled: see `cortex upgrade`"),
             "waiting" if waiting.as_ref() != Some(&shown.says) => {
-                output::say(&format!("       {}; Ctrl-C does not stop it", shown.says));
+                output::remark(&format!("{}; Ctrl-C does not stop it", shown.says));
                 waiting = Some(shown.says.clone());
             }
             _ => {}

@@ -188,7 +188,7 @@ fn choose(
     let Some(best) = best else {
         if required().next().is_none() {
             let asked = names(wishes.iter().copied());
-            let said = vec![format!(" !     {asked} {title}, and there is none on this machine")];
+            let said = vec![format!("       {asked} {title}, and there is none on this machine")];
             return Ok(Choice { program: None, version: None, said });
         }
         return Err(missing(refusal(
