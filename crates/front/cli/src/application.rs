@@ -2,8 +2,10 @@
 //! directory, else the directory's name.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::Context;
+use client::ClientError;
 use model::ApplicationName;
 use recipe_core::manifest::{self, CORTEX_TOML, VERACONFIG};
 
@@ -17,6 +19,11 @@ impl App {
         self.name_in(Path::new("."))
     }
 
+    /// Returns whether somebody says which application is meant, and not only where they are.
+    pub fn is_named(&self) -> anyhow::Result<bool> {
+        Ok(self.app.is_some() || configured(Path::new("."))?.is_some())
+    }
+
     pub fn name_in(&self, directory: &Path) -> anyhow::Result<ApplicationName> {
         match &self.app {
             Some(name) => Ok(name.parse()?),
@@ -25,10 +32,28 @@ impl App {
     }
 }
 
+/// Set once the name of a directory was taken for that of an application.
+static GUESSED: OnceLock<()> = OnceLock::new();
+
+/// Returns what to do about an application that is not there, where nobody had named one.
+pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    let guessed = GUESSED.get().is_some() && is_not_there(error);
+    guessed.then_some(
+        "That is the name of this directory, as no application was named: `-a NAME` names one.",
+    )
+}
+
+/// Returns whether the API answered that there is no such application.
+pub fn is_not_there(error: &anyhow::Error) -> bool {
+    let problem = error.downcast_ref::<ClientError>();
+    matches!(problem, Some(ClientError::Problem(problem)) if problem.code == "no_application")
+}
+
 fn named_by(directory: &Path) -> anyhow::Result<ApplicationName> {
     if let Some(name) = configured(directory)? {
         return Ok(name);
     }
+    GUESSED.set(()).ok();
     let absolute = directory.canonicalize().with_context(|| {
         format!("{} cannot be read; name the application with -a", directory.display())
     })?;

@@ -11,9 +11,12 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use model::certificate::{CHAIN_BYTES_MAX, KEY_BYTES_MAX, SecretText};
 
+use super::application::is_not_there;
 use super::{App, Json, Session, output};
 use api_types::certificates::{CertificateRow, CertificateUpload, CertificatesShown};
 use client::encode;
+
+const ALL: &str = "/v1/certificates";
 
 #[derive(Debug, Args)]
 pub struct Certs {
@@ -67,15 +70,15 @@ impl Certs {
     pub async fn run(self, session: &Session) -> anyhow::Result<()> {
         let outer = self.app;
         match self.action {
-            None => list(session, &path(&outer)?, self.json).await,
+            None => list_of(session, &outer, self.json).await,
             Some(Action::Agree(agree)) => agree.run(session).await,
             Some(Action::Authority(authority)) => authority.run(session).await,
             Some(Action::Retry(retry)) => retry.run(session, outer).await,
             Some(Action::List { all: true, json, .. }) => {
-                list(session, "/v1/certificates", json.or(self.json)).await
+                list(session.client.get(ALL).await?, json.or(self.json))
             }
             Some(Action::List { app, json, .. }) => {
-                list(session, &path(&app.or(outer))?, json.or(self.json)).await
+                list_of(session, &app.or(outer), json.or(self.json)).await
             }
             Some(Action::Add { chain, key, app }) => {
                 add(session, &app.or(outer), &chain, &key).await
@@ -121,9 +124,28 @@ fn text(path: &Path, what: &str, bytes_max: usize) -> anyhow::Result<String> {
     String::from_utf8(bytes).ok().with_context(|| format!("{} is not in PEM form", of()))
 }
 
-async fn list(session: &Session, path: &str, json: Json) -> anyhow::Result<()> {
-    let shown: CertificatesShown = session.client.get(path).await?;
-    rows(json, &shown)
+/// Lists the certificates of an application; all of them where none is named, and the directory is
+/// none either.
+async fn list_of(session: &Session, app: &App, json: Json) -> anyhow::Result<()> {
+    let shown: anyhow::Result<CertificatesShown> = session.client.get(&path(app)?).await;
+    match shown {
+        Err(error) if is_not_there(&error) && !app.is_named()? && !json.json => {
+            // Who may not see the platform is told how to name an application.
+            let Ok(all) = session.client.get(ALL).await else { return Err(error) };
+            output::say(
+                "This directory is no application, so these are all certificates; `-a NAME` shows \
+                 those of one.",
+            );
+            list(all, json)
+        }
+        shown => list(shown?, json),
+    }
+}
+
+fn list(shown: CertificatesShown, json: Json) -> anyhow::Result<()> {
+    rows(json, &shown)?;
+    shown.notes.iter().for_each(|note| output::say(note));
+    Ok(())
 }
 
 fn rows(json: Json, shown: &CertificatesShown) -> anyhow::Result<()> {

@@ -354,6 +354,9 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(hint) = hint {
         output::say(&format!("  {hint}"));
     }
+    if let Some(hint) = application::hint(error) {
+        output::say(&format!("  {hint}"));
+    }
     ExitCode::FAILURE
 }
 

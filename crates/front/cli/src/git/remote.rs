@@ -13,6 +13,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use model::ApplicationName;
 
+use crate::application::is_not_there;
 use crate::deploy::ReleaseFailed;
 use crate::{Exit, Global, Session, output, push};
 use api_types::ReleaseRow;
@@ -192,11 +193,6 @@ async fn listing(session: &Session, application: &ApplicationName) -> anyhow::Re
 /// Returns whether this is the whole id of a commit of Git, and not a revision of another system.
 fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn is_not_there(error: &anyhow::Error) -> bool {
-    let problem = error.downcast_ref::<ClientError>();
-    matches!(problem, Some(ClientError::Problem(problem)) if problem.code == "no_application")
 }
 
 /// Pushes one branch; returns the line that tells Git what became of it.
