@@ -108,9 +108,10 @@ fn plain(text: &str, max: usize) -> String {
     plain.trim().into()
 }
 
-/// Returns what a person does about an error with this name.
-pub fn advice(error: &AcmeError, name: &CertificateName) -> String {
-    let retry = format!("then `cortex certs retry {name}`");
+/// Returns what a person does about an error with this name; `again` is the command that has it
+/// tried again.
+pub fn advice(error: &AcmeError, name: &CertificateName, again: &str) -> String {
+    let retry = format!("then `{again}`");
     match error.kind.as_str() {
         "rateLimited" => "it is tried again when the authority allows it; nothing to do".into(),
         "rejectedIdentifier" | "unsupportedIdentifier" => format!(
@@ -156,7 +157,7 @@ pub fn advice(error: &AcmeError, name: &CertificateName) -> String {
         kind::PEERS => "the other nodes must be reachable from this one; it is tried again by \
              itself"
             .into(),
-        _ => format!("it is tried again by itself; sooner with `cortex certs retry {name}`"),
+        _ => format!("it is tried again by itself; sooner with `{again}`"),
     }
 }
 
@@ -195,7 +196,7 @@ mod tests {
             let problem = Problem::new(kind, "words");
             assert_eq!(problem.remedy(), remedy, "{kind}");
             let node: NodeId = "n1".parse().unwrap();
-            let advice = advice(&problem.record(&node, Timestamp(1)), &name);
+            let advice = advice(&problem.record(&node, Timestamp(1)), &name, "again");
             assert!(advice.contains(says), "{kind}: {advice}");
         }
     }

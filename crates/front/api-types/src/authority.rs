@@ -92,6 +92,9 @@ pub struct ArrivalStatus {
 pub struct CertificateStatus {
     /// What there is, and what is next.
     pub state: String,
+    /// Whether clients are shown one that is good now.
+    #[serde(default)]
+    pub valid: bool,
     pub issuer: Option<String>,
     pub not_after: Option<String>,
     /// The time of its renewal.
@@ -100,4 +103,13 @@ pub struct CertificateStatus {
     pub error: Option<String>,
     /// What to do about it.
     pub advice: Option<String>,
+}
+
+/// A name that belongs to the platform and to no application.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OwnNameStatus {
+    /// A domain, or an address of a node.
+    pub name: String,
+    pub url: String,
+    pub certificate: CertificateStatus,
 }

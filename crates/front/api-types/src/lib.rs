@@ -16,6 +16,7 @@ pub mod upgrade;
 
 use std::collections::BTreeMap;
 
+use authority::OwnNameStatus;
 use model::port::InstancePorts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -375,6 +376,9 @@ pub struct NodeStatus {
     pub ports: Vec<PortRow>,
     pub applications: Vec<ApplicationRow>,
     pub problems: Vec<String>,
+    /// The names of the platform itself.
+    #[serde(default)]
+    pub own_names: Vec<OwnNameStatus>,
 }
 
 /// One node of the cluster.

@@ -11,7 +11,7 @@ use model::{CertificateName, Timestamp, TypedKey};
 use super::caller::Caller;
 use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, records};
+use super::{Api, Shared, own_names, records};
 use api_types::authority::{AuthorityAsked, AuthorityShown, TermsShown};
 
 /// Bytes of a directory's URL, of a profile, of a program's path and of the id of a key.
@@ -189,6 +189,28 @@ async fn rest_no_more(api: &Api, name: CertificateName, order: AcmeOrder) -> Res
     Ok(true)
 }
 
+/// Has a name of the platform itself tried again.
+pub async fn retry_own(
+    State(api): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Json<bool>, Problem> {
+    let _changing = api.changes.lock().await;
+    let wanted: Option<CertificateName> = name.to_ascii_lowercase().parse().ok();
+    match wanted {
+        Some(name) if own_names::has(&api, &name).await? => again(&api, name).await,
+        _ => {
+            let detail = "the platform itself has no such name";
+            Err(Problem::missing("no_domain", detail).hint("`cortex status` shows those it has"))
+        }
+    }
+}
+
+async fn again(api: &Api, name: CertificateName) -> Result<Json<bool>, Problem> {
+    let order = records::read(&*api.store, TypedKey::AcmeOrder(name.clone())).await?;
+    let Some(order) = order else { return Ok(Json(false)) };
+    Ok(Json(rest_no_more(api, name, order).await?))
+}
+
 /// Has a domain of an application tried again, as a person says that the cause is mended.
 pub async fn retry(
     State(api): State<Shared>,
@@ -203,7 +225,5 @@ pub async fn retry(
         return Err(Problem::missing("no_domain", detail)
             .hint(format!("`cortex domains -a {}` lists those it has", app.name)));
     };
-    let order = records::read(&*api.store, TypedKey::AcmeOrder(name.clone())).await?;
-    let Some(order) = order else { return Ok(Json(false)) };
-    Ok(Json(rest_no_more(&api, name, order).await?))
+    again(&api, name).await
 }

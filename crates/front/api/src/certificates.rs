@@ -18,7 +18,7 @@ use model::{ApplicationSpec, Certificate, CertificateName, DomainName, TypedKey}
 use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::records::{self, ApplicationRecords};
-use super::{Api, Shared};
+use super::{Api, Shared, own_names};
 use api_types::certificates::{CertificateRow, CertificateUpload, CertificatesShown};
 
 pub use holders::fingerprints;
@@ -71,7 +71,18 @@ pub async fn list(
 
 /// Lists all certificates of the platform.
 pub async fn list_all(State(api): State<Shared>) -> Result<Json<CertificatesShown>, Problem> {
-    Ok(Json(shown(&api, None, Vec::new()).await?))
+    let mut notes = Vec::new();
+    for own in own_names::status(&api).await? {
+        let (name, certificate) = (&own.name, &own.certificate);
+        if let Some(error) = &certificate.error {
+            let advice = certificate.advice.as_deref().unwrap_or_default();
+            notes.push(format!("{name}, which is the platform's own: {error}; {advice}"));
+        } else if !certificate.valid {
+            let why = own_names::why_none(certificate);
+            notes.push(format!("{name}, which is the platform's own, has no certificate: {why}"));
+        }
+    }
+    Ok(Json(shown(&api, None, notes).await?))
 }
 
 async fn shown(

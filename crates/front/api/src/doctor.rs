@@ -54,6 +54,7 @@ pub async fn doctor(State(api): State<Shared>) -> Json<Vec<Check>> {
     }
     checks.extend(walls(&api).await);
     checks.extend(claims(&api).await);
+    checks.extend(own_names(&api).await);
     checks.extend(copies(&api).await);
     let tools = TOOLS.iter().map(|(tool, arguments, use_of)| find(tool, arguments, use_of));
     checks.extend(futures_util::future::join_all(tools).await);
@@ -200,6 +201,13 @@ async fn claims(api: &Api) -> Vec<Check> {
         }
         Err(problem) => vec![warn("claims", problem.body().detail, "look at the node's own log")],
     }
+}
+
+/// Checks the names of the platform itself, which no command about an application shows.
+async fn own_names(api: &Api) -> Vec<Check> {
+    super::own_names::checks(api).await.unwrap_or_else(|problem| {
+        vec![warn("own name", problem.body().detail, "look at the node's own log")]
+    })
 }
 
 async fn find(tool: &'static str, arguments: &'static [&'static str], use_of: &str) -> Check {

@@ -27,6 +27,7 @@ mod machine;
 mod maintenance;
 mod nodes;
 mod openapi;
+mod own_names;
 mod password;
 mod peer;
 mod persist;
@@ -318,6 +319,7 @@ fn node_table(shared: &Shared, door: Arc<Door>) -> Table<Shared> {
         .post("/v1/apps/{app}/certificates", Right::ChooseAddresses, certificates::add)
         .delete("/v1/apps/{app}/certificates/{name}", Right::ChooseAddresses, certificates::remove)
         .get("/v1/certificates", Right::SeePlatform, certificates::list_all)
+        .post("/v1/certificates/{name}/retry", Right::ManageNodes, authority::retry_own)
         .get("/v1/apps/{app}/persist", Right::SeeApplication, persist::show)
         .post("/v1/apps/{app}/persist", Right::KeepFiles, persist::add)
         .get("/v1/apps/{app}/isolation", Right::SeeApplication, isolation::mark::show)

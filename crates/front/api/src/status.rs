@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json_body::JsonBody;
 use super::problem::Problem;
-use super::{Api, Shared, applications, backups, machine, records};
+use super::{Api, Shared, applications, backups, machine, own_names, records};
 use api_types::{ApplicationRow, NodeStatus, PortRow};
 
 pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Problem> {
@@ -23,6 +23,8 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Probl
         records::read(&*api.store, TypedKey::NodeLoad(api.node.clone())).await?;
     let mut problems = alarms(&api).await;
     problems.extend(backups::standing(&api).await.flatten());
+    let own_names = own_names::status(&api).await?;
+    problems.extend(own_names::problems(&own_names));
     problems.extend(of_applications(&applications, &ports));
     Ok(Json(NodeStatus {
         node: api.node.to_string(),
@@ -36,6 +38,7 @@ pub async fn status(State(api): State<Shared>) -> Result<Json<NodeStatus>, Probl
         problems,
         ports,
         applications,
+        own_names,
     }))
 }
 

@@ -7,6 +7,7 @@ mod domains;
 pub mod fixture;
 mod isolation;
 mod kept;
+mod own_names;
 mod password;
 mod people;
 mod ports;

@@ -102,7 +102,7 @@ fn print_status(row: &DomainStatus) -> anyhow::Result<()> {
         |label: &str, text: &str| output::print(&format!("  {label:<12}{}", output::plain(text)));
     line("DNS", &dns(row))?;
     line("requests", &arrival(row))?;
-    line("certificate", &certificate(row))?;
+    line("certificate", &certificate(&row.certificate))?;
     let CertificateStatus { error, advice, .. } = &row.certificate;
     if let Some(error) = error {
         line("last error", error)?;
@@ -143,8 +143,8 @@ fn arrival(row: &DomainStatus) -> String {
     format!("{words}{from}{why}")
 }
 
-fn certificate(row: &DomainStatus) -> String {
-    let CertificateStatus { state, issuer, not_after, renewal, .. } = &row.certificate;
+pub fn certificate(status: &CertificateStatus) -> String {
+    let CertificateStatus { state, issuer, not_after, renewal, .. } = status;
     let mut text = state.clone();
     if let Some((issuer, not_after)) = issuer.as_ref().zip(not_after.as_ref()) {
         text.push_str(&format!("; of {issuer}, until {}", output::time(not_after)));

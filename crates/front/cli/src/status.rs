@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Json, Session, apps, output};
+use super::{Json, Session, apps, domains, output};
 use api_types::NodeStatus;
 
 #[derive(Debug, Args)]
@@ -28,6 +28,10 @@ impl Status {
         }
         output::print(&format!("HTTP:    {}", status.http))?;
         output::print(&format!("Data:    {}", status.data))?;
+        for own in &status.own_names {
+            let certificate = domains::certificate(&own.certificate);
+            output::print(&format!("Name:    {}, certificate {certificate}", own.url))?;
+        }
         output::print("")?;
         if status.applications.is_empty() {
             output::print("There are no applications deployed.")?;

@@ -11,7 +11,7 @@ use axum::extract::{Path, State};
 use certificate_core::facts::Facts;
 use certificates::Found;
 use futures_util::StreamExt;
-use model::acme::{AcmeOrder, AcmeSettings, PublicAddresses};
+use model::acme::{AcmeError, AcmeOrder, AcmeRegistration, AcmeSettings, PublicAddresses};
 use model::certificate::CertificateSource;
 use model::node::{NodeAddress, NodeInfo};
 use model::role::Role;
@@ -34,7 +34,7 @@ pub async fn status(
     Path(app): Path<String>,
 ) -> Result<Json<DomainsStatus>, Problem> {
     let app = records::require(&*api.store, &app).await?;
-    let platform = Platform::read(&api).await?;
+    let platform = Look::begin(&api).await?;
     let clashes = clashes(&api).await?;
     let names = app
         .spec
@@ -53,23 +53,28 @@ pub async fn status(
     Ok(Json(DomainsStatus { application: app.name.to_string(), domains, password_since }))
 }
 
-/// What all domains have in common.
-struct Platform {
+/// What all names have in common.
+pub struct Look {
     addresses: Vec<IpAddr>,
     settings: Option<AcmeSettings>,
     account: String,
+    /// The reason why there is no account.
+    account_error: Option<AcmeError>,
     thumbprint: Option<String>,
     members: Option<Arc<dyn Members>>,
 }
 
-impl Platform {
-    async fn read(api: &Api) -> Result<Platform, Problem> {
+impl Look {
+    pub async fn begin(api: &Api) -> Result<Look, Problem> {
         let settings = authority::settings(api).await?;
         let account = match &settings {
             Some(settings) => authority::account_state(api, settings).await?,
             None => String::new(),
         };
-        Ok(Platform {
+        let refused: Option<AcmeRegistration> =
+            records::read(&*api.store, TypedKey::AcmeRegistration).await?;
+        Ok(Look {
+            account_error: refused.filter(|_| account != "ready").map(|refused| refused.error),
             addresses: addresses(api).await?,
             settings,
             account,
@@ -126,28 +131,34 @@ fn records_odd() -> Problem {
 
 async fn one(
     api: &Api,
-    platform: &Platform,
+    platform: &Look,
     app: &ApplicationRecords,
     name: CertificateName,
     clash: Option<String>,
 ) -> Result<DomainStatus, Problem> {
-    // Without an account there is nothing that only this cluster answers; DNS is looked at anyway.
-    let thumbprint = platform.thumbprint.clone().unwrap_or_default();
-    let nonce = certificates::nonce().map_err(|error| Problem::internal(error.to_string()))?;
-    let (by, found) =
-        certificates::find(platform.members.as_ref(), &name, &nonce, &thumbprint).await;
+    let (dns, arrival) = platform.find(&name).await?;
     let text = name.to_string();
+    let retry = format!("cortex certs retry {text} -a {}", app.name);
+    let serves = app.serving().is_some();
     Ok(DomainStatus {
         since: records::rfc3339(app.spec.has_domain_since(&text)),
         clash,
-        dns: dns(platform, &found),
-        arrival: arrival(platform, by, &found),
-        certificate: certificate(api, platform, app, &name).await?,
+        dns,
+        arrival,
+        certificate: platform.certificate(api, &name, serves, &retry).await?,
         domain: text,
     })
 }
 
-fn dns(platform: &Platform, found: &Found) -> DnsStatus {
+/// Looks where a name leads.
+pub async fn look(
+    api: &Api,
+    name: &CertificateName,
+) -> Result<(DnsStatus, ArrivalStatus), Problem> {
+    Look::begin(api).await?.find(name).await
+}
+
+fn dns(platform: &Look, found: &Found) -> DnsStatus {
     let wanted = &platform.addresses;
     let foreign: Vec<String> = found
         .addresses
@@ -164,7 +175,7 @@ fn dns(platform: &Platform, found: &Found) -> DnsStatus {
     DnsStatus { wanted: wanted.clone(), found: found.addresses.clone(), problem }
 }
 
-fn arrival(platform: &Platform, by: Option<NodeId>, found: &Found) -> ArrivalStatus {
+fn arrival(platform: &Look, by: Option<NodeId>, found: &Found) -> ArrivalStatus {
     let (state, why) = match found.arrival() {
         _ if platform.thumbprint.is_none() => {
             ("untested", Some("there is no account yet whose answer would be known".into()))
@@ -176,75 +187,100 @@ fn arrival(platform: &Platform, by: Option<NodeId>, found: &Found) -> ArrivalSta
     ArrivalStatus { state: state.into(), why, seen_from: by.map(|node| node.to_string()) }
 }
 
-async fn certificate(
-    api: &Api,
-    platform: &Platform,
-    app: &ApplicationRecords,
-    name: &CertificateName,
-) -> Result<CertificateStatus, Problem> {
-    let key = TypedKey::Certificate(name.clone());
-    let record: Option<Certificate> = records::read(&*api.store, key).await?;
-    let order: Option<AcmeOrder> =
-        records::read(&*api.store, TypedKey::AcmeOrder(name.clone())).await?;
-    let facts = record.as_ref().and_then(|record| {
-        let der = certificate_core::pair::first(record.chain.as_bytes())?;
-        Facts::read(&der)
-    });
-    let uploaded = record.as_ref().is_some_and(|one| one.source == CertificateSource::Uploaded);
-    let good = record.as_ref().filter(|record| record.not_after > api.now());
-    let renewal = good.filter(|_| !uploaded && platform.settings.is_some()).and_then(|record| {
-        let facts = certificates::facts(&record.chain)?;
-        let window = order.as_ref().and_then(|order| order.renewal.as_ref());
-        let rests = order.as_ref().map_or(model::Timestamp(0), |order| order.rest_until);
-        Some(records::rfc3339(facts.due(window).max(rests)))
-    });
-    let error = order.as_ref().and_then(|order| order.error.as_ref());
-    Ok(CertificateStatus {
-        state: state(platform, app, name, good.is_some(), uploaded, order.as_ref()),
-        issuer: facts.map(|facts| facts.issuer),
-        not_after: record.map(|record| records::rfc3339(record.not_after)),
-        renewal,
-        error: error.map(|error| format!("{} ({})", error.detail, error.kind)),
-        advice: error.map(|error| advice(error, name)),
-    })
-}
+impl Look {
+    pub fn has_authority(&self) -> bool {
+        self.settings.is_some()
+    }
 
-fn state(
-    platform: &Platform,
-    app: &ApplicationRecords,
-    name: &CertificateName,
-    good: bool,
-    uploaded: bool,
-    order: Option<&AcmeOrder>,
-) -> String {
-    let is_ordered = order.is_some_and(|order| order.active);
-    let wild = name.domain().is_some_and(|domain| domain.is_wild());
-    let Some(settings) = &platform.settings else {
-        return match good {
-            true => "served; not renewed by itself".into(),
-            false => "none: agree to an authority with `cortex certs agree`, or bring one with \
-                      `cortex certs add`"
-                .into(),
+    async fn find(&self, name: &CertificateName) -> Result<(DnsStatus, ArrivalStatus), Problem> {
+        // Without an account there is nothing that only this cluster answers; DNS is looked at
+        // anyway.
+        let thumbprint = self.thumbprint.clone().unwrap_or_default();
+        let nonce = certificates::nonce().map_err(|error| Problem::internal(error.to_string()))?;
+        let (by, found) =
+            certificates::find(self.members.as_ref(), name, &nonce, &thumbprint).await;
+        Ok((dns(self, &found), arrival(self, by, &found)))
+    }
+
+    /// Returns how far the certificate for a name is. `serves` says whether there is something to
+    /// show under it, `retry` is the command by which a person has it tried again.
+    pub async fn certificate(
+        &self,
+        api: &Api,
+        name: &CertificateName,
+        serves: bool,
+        retry: &str,
+    ) -> Result<CertificateStatus, Problem> {
+        let key = TypedKey::Certificate(name.clone());
+        let record: Option<Certificate> = records::read(&*api.store, key).await?;
+        let order: Option<AcmeOrder> =
+            records::read(&*api.store, TypedKey::AcmeOrder(name.clone())).await?;
+        let facts = record.as_ref().and_then(|record| {
+            let der = certificate_core::pair::first(record.chain.as_bytes())?;
+            Facts::read(&der)
+        });
+        let uploaded = record.as_ref().is_some_and(|one| one.source == CertificateSource::Uploaded);
+        let good = record.as_ref().filter(|record| record.not_after > api.now());
+        let renewal = good.filter(|_| !uploaded && self.settings.is_some()).and_then(|record| {
+            let facts = certificates::facts(&record.chain)?;
+            let window = order.as_ref().and_then(|order| order.renewal.as_ref());
+            let rests = order.as_ref().map_or(model::Timestamp(0), |order| order.rest_until);
+            Some(records::rfc3339(facts.due(window).max(rests)))
+        });
+        let refused = order.as_ref().and_then(|order| order.error.as_ref());
+        let error = refused.or(self.account_error.as_ref().filter(|_| good.is_none()));
+        Ok(CertificateStatus {
+            state: self.state(name, serves, good.map(|_| uploaded), order.as_ref()),
+            valid: good.is_some(),
+            issuer: facts.map(|facts| facts.issuer),
+            not_after: record.map(|record| records::rfc3339(record.not_after)),
+            renewal,
+            error: error.map(|error| format!("{} ({})", error.detail, error.kind)),
+            advice: error.map(|error| advice(error, name, retry)),
+        })
+    }
+
+    /// `good` says of a certificate that is good whether a person brought it.
+    fn state(
+        &self,
+        name: &CertificateName,
+        serves: bool,
+        good: Option<bool>,
+        order: Option<&AcmeOrder>,
+    ) -> String {
+        let is_ordered = order.is_some_and(|order| order.active);
+        let wild = name.domain().is_some_and(|domain| domain.is_wild());
+        let Some(settings) = &self.settings else {
+            return match good {
+                Some(_) => "served; not renewed by itself".into(),
+                None => "none: agree to an authority with `cortex certs agree`, or bring one with \
+                         `cortex certs add`"
+                    .into(),
+            };
         };
-    };
-    match (good, is_ordered) {
-        (true, false) if uploaded => "brought by a person; renew it with `cortex certs add`".into(),
-        (true, false) => "served".into(),
-        (true, true) => "served; being renewed".into(),
-        (false, true) => "being ordered".into(),
-        (false, false) if app.serving().is_none() => "none: nothing serves yet".into(),
-        (false, false) if !can_have(name, certificates::is_public(&settings.directory)) => {
-            format!("none: no authority of the Internet knows {name}")
+        match (good, is_ordered) {
+            (Some(true), false) => "brought by a person; renew it with `cortex certs add`".into(),
+            (Some(false), false) => "served".into(),
+            (Some(_), true) => "served; being renewed".into(),
+            (None, true) => "being ordered".into(),
+            (None, false) if !serves => "none: nothing serves yet".into(),
+            (None, false) if !can_have(name, certificates::is_public(&settings.directory)) => {
+                format!("none: no authority of the Internet knows {name}")
+            }
+            (None, false) if self.account_error.is_some() => {
+                "none: the authority gives no account".into()
+            }
+            (None, false) if self.account != "ready" => {
+                format!("none: the account is {}", self.account)
+            }
+            (None, false) if wild && settings.dns_hook.is_none() => {
+                "none: a star needs a program for DNS, `cortex certs agree --dns-hook PROGRAM`"
+                    .into()
+            }
+            (None, false) => match order.map(|order| order.rest_until) {
+                Some(until) if until.0 > 0 => format!("none: tried again {} UTC", until.date()),
+                _ => "none: ordered once requests for it come here".into(),
+            },
         }
-        (false, false) if platform.account != "ready" => {
-            format!("none: the account is {}", platform.account)
-        }
-        (false, false) if wild && settings.dns_hook.is_none() => {
-            "none: a star needs a program for DNS, `cortex certs agree --dns-hook PROGRAM`".into()
-        }
-        (false, false) => match order.map(|order| order.rest_until) {
-            Some(until) if until.0 > 0 => format!("none: tried again {}", records::rfc3339(until)),
-            _ => "none: ordered once requests for it come here".into(),
-        },
     }
 }

@@ -125,6 +125,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("POST /v1/apps/{app}/certificates", "addCertificate", "Brings a certificate of one's own"),
     op("DELETE /v1/apps/{app}/certificates/{name}", "removeCertificate", "Removes a certificate of one's own"),
     op("GET /v1/certificates", "listCertificates", "Lists all certificates"),
+    op("POST /v1/certificates/{name}/retry", "retryOwnCertificate", "Orders a certificate for a name of the platform again at once"),
     op("GET /v1/apps/{app}/persist", "listPersistentPaths", "Lists the paths that outlive releases"),
     op("POST /v1/apps/{app}/persist", "addPersistentPaths", "Adds paths that outlive releases"),
     op("GET /v1/apps/{app}/pin", "showPin", "Shows which node has the files of an application"),

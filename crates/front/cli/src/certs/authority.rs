@@ -116,18 +116,28 @@ fn print(shown: &AuthorityShown) -> anyhow::Result<()> {
 pub struct Retry {
     /// The domain whose certificate is to be tried again, now that the cause is mended
     domain: String,
+    /// It is a name of the platform itself, and of no application
+    #[arg(long, conflicts_with = "app")]
+    platform: bool,
     #[command(flatten)]
     app: App,
 }
 
 impl Retry {
     pub async fn run(self, session: &Session, outer: App) -> anyhow::Result<()> {
-        let (app, domain) = (self.app.or(outer).name()?, encode(&self.domain));
-        let path = format!("/v1/apps/{}/domains/{domain}/retry", encode(app.as_str()));
+        let domain = encode(&self.domain);
+        let (path, shows) = match self.platform {
+            true => (format!("/v1/certificates/{domain}/retry"), "cortex status".to_owned()),
+            false => {
+                let app = self.app.or(outer).name()?;
+                let path = format!("/v1/apps/{}/domains/{domain}/retry", encode(app.as_str()));
+                (path, format!("cortex domains -a {app}"))
+            }
+        };
         let again: bool = session.client.post(&path, &()).await?;
-        output::say(match again {
-            true => "It is tried again now; `cortex domains` shows how far it is.",
-            false => "There is nothing to hurry: `cortex domains` shows what is next.",
+        output::say(&match again {
+            true => format!("It is tried again now; `{shows}` shows how far it is."),
+            false => format!("There is nothing to hurry: `{shows}` shows what is next."),
         });
         Ok(())
     }
