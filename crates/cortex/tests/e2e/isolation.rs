@@ -24,7 +24,9 @@ use crate::project::of_files;
 use crate::wait::wait_until;
 
 const SERVER: &str = include_str!("isolation/server.py");
-const ATTEMPTS: &str = include_str!("isolation/attempts.py");
+const ATTEMPTS: (&str, &str) = ("attempts.py", include_str!("isolation/attempts.py"));
+/// What makes attempts and says what came of them.
+const TRIES: (&str, &str) = ("tries.py", include_str!("isolation/tries.py"));
 const PROCFILE: (&str, &str) = ("Procfile", "web: python3 server.py\n");
 const STANDARD: (&str, &str) = ("cortex.toml", "isolation = \"standard\"\n");
 
@@ -123,7 +125,7 @@ fn ipc(program: &str, arguments: &[&str]) -> Command {
 #[test]
 fn an_application_behind_a_wall_reaches_nobody_else() {
     let node = Node::start();
-    let files = [PROCFILE, ("server.py", SERVER), ("attempts.py", ATTEMPTS)];
+    let files = [PROCFILE, ("server.py", SERVER), TRIES, ATTEMPTS];
     let (victim, plain, walled) = (node.path("victim"), node.path("plain"), node.path("walled"));
     // Its name is in its command, by which others find it.
     let named = ("Procfile", "web: python3 server.py victim\n");

@@ -14,36 +14,7 @@ use crate::wait::{STATE_DEADLINE, wait_for};
 const NAME: &str = "notes";
 
 /// A server that keeps what is posted to it.
-const SERVER: &str = r#"
-import os
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
-class Notes(BaseHTTPRequestHandler):
-    def do_GET(self):
-        with open("kept/notes", "a+") as notes:
-            notes.seek(0)
-            self.answer(notes.read())
-
-    def do_POST(self):
-        with open("kept/notes", "a") as notes:
-            notes.write(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.answer("noted")
-
-    def answer(self, text):
-        body = ("notes: " + text).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-if not os.path.exists("made"):
-    with open("made", "w") as made:
-        made.write(os.environ["CORTEX_NODE"])
-HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Notes).serve_forever()
-"#;
+const SERVER: &str = include_str!("fixtures/notes.py");
 
 fn push(node: &Node, settings: &str) {
     let project = node.path(NAME);
@@ -68,7 +39,7 @@ fn note(node: &Node, text: &str) {
 fn await_notes(node: &Node, text: &str) {
     wait_for(&format!("the notes '{text}'"), STATE_DEADLINE, || {
         let answer = through(node).try_get("/")?;
-        let good = answer.status == 200 && answer.body == format!("notes: {text}");
+        let good = answer.status == 200 && answer.body == format!("0 {text}");
         if good { Ok(()) } else { Err(format!("{answer:?}")) }
     });
 }

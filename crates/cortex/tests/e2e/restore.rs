@@ -22,33 +22,7 @@ const PHRASE: &str = "correct horse battery staple";
 const AGE: &str = "filippo.io/age/cmd/age@v1.2.1";
 
 /// A server that keeps what is posted to it, and knows a secret.
-const SERVER: &str = r#"
-import os
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
-class Notes(BaseHTTPRequestHandler):
-    def do_GET(self):
-        with open("kept/notes", "a+") as notes:
-            notes.seek(0)
-            self.answer("%d %s" % (len(os.environ.get("TOKEN", "")), notes.read()))
-
-    def do_POST(self):
-        with open("kept/notes", "a") as notes:
-            notes.write(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.answer("noted")
-
-    def answer(self, text):
-        body = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-HTTPServer((os.environ["HOST"], int(os.environ["PORT"])), Notes).serve_forever()
-"#;
+const SERVER: &str = include_str!("fixtures/notes.py");
 
 fn push(node: &Node) {
     let project = node.path(NAME);

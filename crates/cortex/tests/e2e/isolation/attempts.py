@@ -1,5 +1,5 @@
-"""Attempts to leave the wall. Each returns something true where it succeeded, and raises or returns
-nothing where it did not. Prints a line for each: its name, and `succeeded` or `failed` with why.
+"""Attempts to leave the wall, for `tries.py`. Each returns something true where it succeeded, and
+raises or returns nothing where it did not.
 
 Those that succeed without a wall show that they are real; the others, for which an ordinary user has
 no right anyway, are in `never`.
@@ -455,12 +455,3 @@ def holds_a_descriptor_that_was_left_open():
 def becomes_root_by_a_program():
     answer = subprocess.run(["su", "-c", "id -u"], stdin=subprocess.DEVNULL, capture_output=True)
     return answer.stdout.strip() == b"0"
-
-
-for kind, attempts in (("real", real), ("never", never)):
-    for attempt in attempts:
-        try:
-            outcome = "succeeded" if attempt() else "failed: nothing came of it"
-        except Exception as error:
-            outcome = f"failed: {error}".replace("\n", " ")
-        print(kind, attempt.__name__, outcome, flush=True)

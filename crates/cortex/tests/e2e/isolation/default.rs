@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ATTEMPTS, Others, PROCFILE, SERVER, STANDARD};
+use super::{ATTEMPTS, Others, PROCFILE, SERVER, STANDARD, TRIES};
 use crate::fixtures::cluster::{Location, cluster_at, first_at, id_of, row};
 use crate::node::{Node, command_within, run};
 use crate::project::of_files;
@@ -138,7 +138,7 @@ fn landlock_alone_is_named_as_such_and_keeps_what_it_can() {
     let doctor = node.run(&["doctor"]).stdout;
     assert!(doctor.contains("isolation = \"landlock\""), "{doctor}");
     let [victim, alone, walled] = ["victim", "alone", "walled"].map(|name| node.path(name));
-    let files = [PROCFILE, ("server.py", SERVER), ("attempts.py", ATTEMPTS)];
+    let files = [PROCFILE, ("server.py", SERVER), TRIES, ATTEMPTS];
     let named = ("Procfile", "web: python3 server.py victim\n");
     let kept = [("cortex.toml", "persist = [\"kept.txt\"]\n"), ("kept.txt", "kept")];
     of_files(&victim, &[&[named, files[1]], &kept[..]].concat());

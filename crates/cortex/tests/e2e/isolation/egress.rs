@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::{Outcomes, PROCFILE, SERVER, assert_none_escaped, assert_real, outcomes};
+use super::{Outcomes, PROCFILE, SERVER, TRIES, assert_none_escaped, assert_real, outcomes};
 use crate::fixtures::cluster::{id_of, row};
 use crate::netns::lab::{Host, Lab};
 use crate::node::{Node, command_within, run};
@@ -62,8 +62,8 @@ fn resolver() -> Option<Ipv4Addr> {
 
 /// Has an application make attempts in a command of its own, which stands behind the same wall.
 fn attempts(node: &Node, name: &str, which: &str, facts: &serde_json::Value) -> Outcomes {
-    let (script, facts) = (format!("{which}.py"), facts.to_string());
-    let said = node.cortex(&["run", "-a", name, "--", "python3", &script, &facts]);
+    let facts = facts.to_string();
+    let said = node.cortex(&["run", "-a", name, "--", "python3", "tries.py", which, &facts]);
     outcomes(&said, if which == "outside" { 3 } else { 40 })
 }
 
@@ -103,7 +103,8 @@ fn the_internet_is_reached_and_nothing_else() {
     let files = [
         PROCFILE,
         ("server.py", SERVER),
-        ("network.py", include_str!("network.py")),
+        TRIES,
+        super::full::ATTEMPTS,
         ("outside.py", include_str!("outside.py")),
         ("later.py", LATER_REACHED),
     ];

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use super::{PROCFILE, SERVER, assert_none_escaped, assert_real, attempted, below};
+use super::{PROCFILE, SERVER, TRIES, assert_none_escaped, assert_real, attempted, below};
 use crate::across::{self, websocket};
 use crate::fixtures::cluster::{id_of, local_address, row};
 use crate::machine::free_port;
@@ -16,7 +16,7 @@ use crate::project::of_files;
 use crate::wait::{STATE_DEADLINE, wait_for};
 
 pub const FULL: (&str, &str) = ("cortex.toml", "isolation = \"full\"\n");
-const ATTEMPTS: &str = include_str!("network.py");
+pub(super) const ATTEMPTS: (&str, &str) = ("network.py", include_str!("network.py"));
 
 /// Services of the machine, each of which answers whoever reaches it.
 struct Services {
@@ -74,7 +74,7 @@ fn own_address() -> Option<Ipv4Addr> {
 #[test]
 fn an_application_with_its_own_network_reaches_nothing() {
     let node = Node::start_with(&["--listen", &local_address()]);
-    let files = [PROCFILE, ("server.py", SERVER), ("network.py", ATTEMPTS)];
+    let files = [PROCFILE, ("server.py", SERVER), TRIES, ATTEMPTS];
     let [victim, plain, own] = ["victim", "plain", "own"].map(|name| node.path(name));
     for project in [&victim, &plain, &own] {
         of_files(project, &files);

@@ -1,5 +1,5 @@
-"""Attempts to reach, from a network of its own, what is not to be reached. Prints what `attempts.py`
-prints; those that succeed without a wall are in `real`, the others in `never`.
+"""Attempts to reach, from a network of its own, what is not to be reached, for `tries.py`; those that
+succeed without a wall are in `real`, the others in `never`.
 """
 
 import ctypes
@@ -269,12 +269,3 @@ def passes_a_datagram_to_everybody():
         end.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         end.sendto(b"asked", ("255.255.255.255", facts["udp_port"]))
         return end.recv(16) == b"answered" and facts["own_network"]
-
-
-for kind, attempts in (("real", real), ("never", never)):
-    for attempt in attempts:
-        try:
-            outcome = "succeeded" if attempt() else "failed: nothing came of it"
-        except Exception as error:
-            outcome = f"failed: {error}".replace("\n", " ")
-        print(kind, attempt.__name__, outcome, flush=True)

@@ -24,9 +24,4 @@ def resolves():
     return socket.gethostbyname("outside.example") == host
 
 
-for attempt in (connects, asks, resolves):
-    try:
-        outcome = "succeeded" if attempt() else "failed: it was another one"
-    except Exception as error:
-        outcome = f"failed: {error}"
-    print("real", attempt.__name__, outcome, flush=True)
+real, never = [connects, asks, resolves], []

@@ -13,7 +13,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         facts = self.rfile.read(int(self.headers["Content-Length"])).decode()
         attempts = self.path.strip("/") or "attempts"
-        command = [sys.executable, attempts + ".py", facts]
+        command = [sys.executable, "tries.py", attempts, facts]
         done = subprocess.run(command, capture_output=True, timeout=60)
         self.answer(done.stdout + done.stderr)
 
