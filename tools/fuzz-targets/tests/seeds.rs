@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use fuzz_targets::TARGETS;
 
-/// The number of damaged inputs that are made of each kept one. libFuzzer makes more, and better ones;
-/// these are to find what a change breaks at once.
+/// The number of damaged inputs that are made of each kept one. libFuzzer makes more and better
+/// ones; these are to find what a change breaks at once.
 const DAMAGED: u64 = 120;
 /// The number of damages done to one input, at the most.
 const DAMAGES_MAX: u64 = 4;

@@ -7,8 +7,8 @@ pub const STATE_DEADLINE: Duration = Duration::from_secs(90);
 /// The shortest and the longest pause between two looks.
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_millis(500);
-/// How many times as long as a look the pause behind it is: most are a process of their own, and what
-/// is waited for needs the processors, too.
+/// How many times as long as a look the pause behind it is: most looks are a process of their own,
+/// and what is waited for needs the processors, too.
 const PAUSE_PER_LOOK: u32 = 4;
 
 fn pause_after(looked: Instant) {

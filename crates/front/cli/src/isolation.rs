@@ -120,7 +120,7 @@ fn facts_of_application(shown: &ApplicationIsolation) -> Vec<(&'static str, Stri
 /// Returns what an owner wants at the least, in words.
 pub fn mark(shown: &IsolationMarkShown) -> String {
     let wanted = words(&shown.isolation, shown.egress.as_deref());
-    format!("{} wants {wanted}, since {}", shown.by, output::since(&shown.since))
+    format!("{} wants {wanted}, since {}", shown.by, output::time(&shown.since))
 }
 
 fn words(isolation: &str, egress: Option<&str>) -> String {

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{PACKAGES, node, walled_node};
+use super::{PACKAGES, walled_node};
 use crate::journey::Journey;
 use crate::outside::Site;
-use crate::project::{copy_of_example, edit, of_files, tool};
+use crate::project::{edit, of_files, tool};
 
 /// Returns a virtual environment with Django for generators: one for the run, if the run has a
 /// place for it.
@@ -113,16 +113,4 @@ fn a_project_with_a_model_and_static_files_goes_through_the_journey() {
     node.await_ready("notes", "web", 2);
     let site = Site { host: "notes.localhost".into(), port: node.http_port };
     site.get("/").assert_ok(&rows.join(", "));
-}
-
-#[test]
-fn the_example_answers_and_keeps_what_is_signed() {
-    let node = node();
-    let project = node.path("django");
-    copy_of_example("django", &project);
-    let site = node.push(&project, "django");
-    site.get("/").assert_ok("Guests:");
-    assert_eq!(site.post_form("/sign", &[], "name=Ada").status, 201);
-    site.get("/").assert_ok("- Ada");
-    site.get("/static/guestbook.css").assert_ok("darkgreen");
 }

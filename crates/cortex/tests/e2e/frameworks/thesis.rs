@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{django, node, pyramid, rails};
 use crate::outside::{Callers, Site};
-use crate::project::{copy_of_example, edit, of_files, tool};
+use crate::project::{edit, of_files, tool};
 
 /// The number of answers of each application between two events at another one.
 const ANSWERS_BETWEEN: u64 = 10;
@@ -89,15 +89,4 @@ fn rails_django_pyramid_and_yesod_are_hosted_together() {
     callers.into_iter().for_each(Callers::finish_without_failure);
     let yesod = Site { host: "yesod-site.localhost".into(), port: node.http_port };
     yesod.get("/").assert_ok("Hello World!");
-}
-
-#[test]
-fn the_example_of_yesod_answers() {
-    let node = node();
-    let project = node.path("yesod");
-    copy_of_example("yesod", &project);
-    let site = node.push(&project, "yesod");
-    site.get("/").assert_ok("Guests:");
-    assert_eq!(site.post_form("/sign", &[], "name=Ada").status, 201);
-    site.get("/").assert_ok("- Ada");
 }
