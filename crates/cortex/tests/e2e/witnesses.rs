@@ -74,7 +74,7 @@ fn await_replaced(node: &Node, what: &str, before: &[u32], ill: u32) -> Vec<u32>
 
 /// Returns everything that was ever written below it, also what was taken back.
 pub fn lines(node: &Node, prefix: &str) -> Vec<String> {
-    node.cortex(&["store", "history", prefix]).lines().map(Into::into).collect()
+    node.cortex(&["store", "history", prefix, "--json"]).lines().map(Into::into).collect()
 }
 
 /// Pushes an application once both know the node that is to run it, and returns its processes
