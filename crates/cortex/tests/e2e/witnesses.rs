@@ -74,7 +74,9 @@ fn await_replaced(node: &Node, what: &str, before: &[u32], ill: u32) -> Vec<u32>
 
 /// Returns everything that was ever written below it, also what was taken back.
 pub fn lines(node: &Node, prefix: &str) -> Vec<String> {
-    node.cortex(&["store", "history", prefix, "--json"]).lines().map(Into::into).collect()
+    let listed = node.cortex(&["store", "history", prefix, "--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_str(&listed).expect("JSON");
+    listed.iter().map(ToString::to_string).collect()
 }
 
 /// Pushes an application once both know the node that is to run it, and returns its processes
