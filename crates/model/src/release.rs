@@ -142,17 +142,20 @@ impl Recipe {
     /// Puts it behind what an owner wants around the application; without a mark, behind what it
     /// asked for. May be repeated, and with another mark.
     pub fn put_behind(&mut self, mark: Option<&IsolationMark>) {
-        let asked = self.asked();
-        let given = mark.map_or(asked, |mark| mark.bound(asked));
+        let (asked, given) = (self.asked(), self.given(mark));
         (self.isolation, self.egress) = (given.isolation, given.egress);
         self.isolation_asked = (given != asked).then_some(asked);
     }
 
     /// Returns the wall that it gets under a mark.
     pub fn wall_behind(&self, mark: Option<&IsolationMark>) -> Option<Wall> {
-        let asked = self.asked();
-        let given = mark.map_or(asked, |mark| mark.bound(asked));
+        let given = self.given(mark);
         Wall::of(given.isolation, given.egress)
+    }
+
+    fn given(&self, mark: Option<&IsolationMark>) -> AskedIsolation {
+        let asked = self.asked();
+        mark.map_or(asked, |mark| mark.bound(asked))
     }
 
     /// Returns whether its files keep it on the node that has them.

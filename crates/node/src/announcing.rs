@@ -51,7 +51,7 @@ pub async fn announce(
 
 /// Returns the walls that this machine can build, by trying.
 async fn walls() -> anyhow::Result<Vec<String>> {
-    let attempt = |wall| shim::sandbox::attempt::run(Path::new("/proc/self/exe"), wall);
+    let attempt = |wall| shim::sandbox::attempt::run(Path::new(os::binaries::OWN_BINARY), wall);
     let try_all = move || {
         let able = |wall: &Wall| {
             let tried = attempt(*wall);

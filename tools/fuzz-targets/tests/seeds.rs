@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use fuzz_targets::TARGETS;
+use model::hash;
 
 /// The number of damaged inputs that are made of each kept one. libFuzzer makes more and better
 /// ones; these are to find what a change breaks at once.
@@ -13,16 +14,12 @@ const DAMAGED: u64 = 120;
 /// The number of damages done to one input, at the most.
 const DAMAGES_MAX: u64 = 4;
 
-/// A generator of numbers that are the same in every run (SplitMix64 by Sebastiano Vigna).
+/// Chance that is the same in every run.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        hash::draw(&mut self.0)
     }
 
     fn below(&mut self, end: usize) -> usize {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 /// The file that this process runs, whatever became of its name.
-const OWN_BINARY: &str = "/proc/self/exe";
+pub const OWN_BINARY: &str = "/proc/self/exe";
 const CHUNK_BYTES: usize = 256 << 10;
 /// The number of tries to run a copy: while it is written, another thread may start a process,
 /// which holds the file open for writing until it has become its program; the kernel does not run a
@@ -97,12 +97,10 @@ pub fn install_own(directory: &Path) -> anyhow::Result<InstalledBinary> {
     let source = Path::new(OWN_BINARY);
     // Held while it is copied, too: whoever comes second finds the copy.
     let mut known = HASH.lock().unwrap_or_else(PoisonError::into_inner);
-    let hash = match known.take() {
-        Some(hash) => hash,
-        None => hash(source).context("cannot read this program's own file")?,
-    };
-    *known = Some(hash.clone());
-    install_hashed(source, hash, directory)
+    if known.is_none() {
+        *known = Some(hash(source).context("cannot read this program's own file")?);
+    }
+    install_hashed(source, known.clone().expect("it is known by now"), directory)
 }
 
 fn install_hashed(

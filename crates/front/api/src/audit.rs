@@ -281,7 +281,7 @@ pub type Recorded = (ChangeId, AuditEntry, Option<AuditOutcome>);
 /// whoever asks wants the last ones.
 pub struct NewestFirst {
     store: SharedStore,
-    /// Those that were not read yet, oldest first.
+    /// The entries that were not read yet, oldest first.
     left: Vec<ChangeId>,
 }
 

@@ -7,7 +7,7 @@ use cluster::roster;
 use model::acme::PublicAddresses;
 use model::{CertificateName, PlatformAddress, TypedKey};
 
-use super::domains::status::{Look, look};
+use super::domains::status::Look;
 use super::problem::Problem;
 use super::{Api, records};
 use api_types::authority::{ArrivalStatus, CertificateStatus, DnsStatus, OwnNameStatus};
@@ -50,16 +50,24 @@ pub async fn has(api: &Api, name: &CertificateName) -> Result<bool, Problem> {
 
 /// Returns what the store says of each.
 pub async fn status(api: &Api) -> Result<Vec<OwnNameStatus>, Problem> {
+    let Some((_, all)) = looked_at(api).await? else { return Ok(Vec::new()) };
+    Ok(all.into_iter().map(|(_, status)| status).collect())
+}
+
+type Named = (CertificateName, OwnNameStatus);
+
+/// Returns what all have in common, and each; `None` if there are none.
+async fn looked_at(api: &Api) -> Result<Option<(Look, Vec<Named>)>, Problem> {
     let names = names(api).await?;
     if names.is_empty() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let look = Look::begin(api).await?;
     let mut all = Vec::new();
     for own in names {
-        all.push(one(api, &look, own).await?);
+        all.push((own.name.clone(), one(api, &look, own).await?));
     }
-    Ok(all)
+    Ok(Some((look, all)))
 }
 
 async fn one(api: &Api, look: &Look, own: OwnName) -> Result<OwnNameStatus, Problem> {
@@ -98,16 +106,14 @@ pub fn problems(all: &[OwnNameStatus]) -> Vec<String> {
 /// Checks the names, and tries whether requests come here for one that has no certificate yet and
 /// no error that says why.
 pub async fn checks(api: &Api) -> Result<Vec<Check>, Problem> {
+    let Some((look, all)) = looked_at(api).await? else { return Ok(Vec::new()) };
     let mut checks = Vec::new();
-    for own in status(api).await? {
-        let certificate = &own.certificate;
-        let looked = match own.name.parse::<CertificateName>() {
-            Ok(name) if !certificate.valid && certificate.error.is_none() => {
-                Some(look(api, &name).await?)
-            }
-            _ => None,
+    for (name, own) in all {
+        let found = match !own.certificate.valid && own.certificate.error.is_none() {
+            true => Some(look.find(&name).await?),
+            false => None,
         };
-        checks.push(check(&own, looked.as_ref()));
+        checks.push(check(&own, found.as_ref()));
     }
     Ok(checks)
 }

@@ -29,6 +29,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use os::binaries::OWN_BINARY;
 use os::observe::HOLDER;
 
 /// The first argument of the process that starts the shim and ends, so that the shim is nobody's
@@ -50,8 +51,6 @@ const WAY_OUT: &str = "__way-out";
 /// The beginning of all of these, which no command of people's has.
 const OWN_PARTS: &str = "__";
 
-/// The running binary, even where its file was removed meanwhile.
-const OWN_BINARY: &str = "/proc/self/exe";
 /// The name that listings of processes show for it.
 const OWN_NAME: &str = "cortex";
 

@@ -35,7 +35,8 @@ pub fn become_attendant(layout: &DataDirectory, program: &Path, node: u32) -> an
     };
     let first = exec(program);
     tracing::warn!(error = %first, "upgrade.attendant_from_before");
-    anyhow::Error::new(exec(Path::new("/proc/self/exe"))).context("the attendant cannot be started")
+    anyhow::Error::new(exec(Path::new(os::binaries::OWN_BINARY)))
+        .context("the attendant cannot be started")
 }
 
 /// Runs until no node process is left that came from this one.

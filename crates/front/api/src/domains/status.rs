@@ -150,14 +150,6 @@ async fn one(
     })
 }
 
-/// Looks where a name leads.
-pub async fn look(
-    api: &Api,
-    name: &CertificateName,
-) -> Result<(DnsStatus, ArrivalStatus), Problem> {
-    Look::begin(api).await?.find(name).await
-}
-
 fn dns(platform: &Look, found: &Found) -> DnsStatus {
     let wanted = &platform.addresses;
     let foreign: Vec<String> = found
@@ -192,7 +184,11 @@ impl Look {
         self.settings.is_some()
     }
 
-    async fn find(&self, name: &CertificateName) -> Result<(DnsStatus, ArrivalStatus), Problem> {
+    /// Looks where a name leads.
+    pub async fn find(
+        &self,
+        name: &CertificateName,
+    ) -> Result<(DnsStatus, ArrivalStatus), Problem> {
         // Without an account there is nothing that only this cluster answers; DNS is looked at
         // anyway.
         let thumbprint = self.thumbprint.clone().unwrap_or_default();
