@@ -20,3 +20,4 @@ pub mod platform_log;
 pub mod secret_file;
 pub mod shared_port;
 pub mod stamp;
+pub mod unswapped;

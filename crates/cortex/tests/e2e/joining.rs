@@ -146,7 +146,7 @@ fn an_invitation_that_is_too_old_or_was_used_is_refused() {
 
 #[test]
 fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
-    let one = first(&[]);
+    let mut one = first(&[]);
     let newcomer = Newcomer::new();
     let word = invitation(&one, &[]);
     for (off, says_what) in [(HOURS_OFF, "ahead of"), ("--clock-off=-18000", "behind")] {
@@ -187,14 +187,16 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
         says(&said, &[other, "exchange nothing", "each side runs everything", "(NTP)", "restart"]);
         await_ready_on(node, &id_of(node), 2);
     }
-    // Its clock was set right; only a person can know that it is.
+    // Its clock was set right; with nobody to compare it with, only a person can know that it is.
     two.down();
+    one.down();
     two.up();
     two.run(&["store", "set", "while::in", "doubt"]).refused().saying(&["store clock trust"]);
     let said = two.run(&["nodes"]).stderr;
     says(&said, &["Look into this", "clock"]);
     two.run(&["store", "clock", "trust"]).succeeded();
     two.cortex(&["store", "set", "after::the", "cure"]);
+    one.up();
     wait_for("both to know the same again", STATE_DEADLINE, || {
         let got = one.run(&["store", "get", "after::the"]);
         let said = one.run(&["nodes"]).stderr;
@@ -243,9 +245,9 @@ fn a_node_without_a_store_hears_from_its_store_who_is_apart() {
             if slots.len() == 4 { Ok(()) } else { Err(format!("{rows:#?}")) }
         });
     }
+    // Its clock was set right, and that of the other member agrees with it.
     two.down();
     two.up();
-    two.run(&["store", "clock", "trust"]).succeeded();
     await_state(&guest, &second_id, "alive");
     one.await_ready("hello", "web", 4);
 }

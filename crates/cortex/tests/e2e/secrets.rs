@@ -127,6 +127,9 @@ fn a_secret_is_in_no_file_listing_log_or_command_line() {
     assert!(!node.log().contains(CANARY), "the log shows it");
     let lines = command_lines(&node);
     assert!(lines.contains("cortex") && !lines.contains(CANARY), "{lines}");
+    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("a status");
+    let locked = status.lines().find(|line| line.starts_with("VmLck:")).expect("as of any process");
+    assert!(!locked.ends_with(" 0 kB"), "the key is kept out of swap: {locked}");
     let limits = fs::read_to_string(format!("/proc/{}/limits", node.pid())).expect("limits");
     let core = limits.lines().find(|line| line.starts_with("Max core")).expect("a limit");
     let soft: u64 = core.split_whitespace().nth(4).and_then(|soft| soft.parse().ok()).unwrap_or(0);

@@ -89,16 +89,16 @@ impl Export {
         let phrase = phrase.map(PassPhrase::as_str);
         if is_standard(&self.file) {
             let writer = ArchiveWriter::begin(std::io::stdout(), phrase)?;
-            let (exported, _, bytes) = self.fill(session, writer).await?;
-            return Ok((exported, bytes));
+            return self.fill(session, writer).await;
         }
         let mut part = self.file.clone().into_os_string();
         part.push(".part");
         let part = PathBuf::from(part);
         let cannot = || format!("{} cannot be written", part.display());
         let filled = async {
-            let writer = ArchiveWriter::begin(private(&part).with_context(cannot)?, phrase)?;
-            let (exported, file, bytes) = self.fill(session, writer).await?;
+            let file = private(&part).with_context(cannot)?;
+            let writer = ArchiveWriter::begin(&file, phrase)?;
+            let (exported, bytes) = self.fill(session, writer).await?;
             file.sync_all().with_context(cannot)?;
             std::fs::rename(&part, &self.file).with_context(|| {
                 format!("{} cannot be named {}", part.display(), self.file.display())
@@ -112,11 +112,11 @@ impl Export {
         filled
     }
 
-    async fn fill<W: std::io::Write>(
+    async fn fill(
         &self,
         session: &Session,
-        mut writer: ArchiveWriter<W>,
-    ) -> anyhow::Result<(ClusterExported, W, u64)> {
+        mut writer: ArchiveWriter<impl std::io::Write>,
+    ) -> anyhow::Result<(ClusterExported, u64)> {
         let mut said = Instant::now();
         let progress = |come: u64| {
             if said.elapsed() >= SAID_EVERY {
@@ -127,8 +127,8 @@ impl Export {
         let client = &session.client;
         let exported =
             transfer::export_cluster(client, self.with_files, &mut writer, progress).await?;
-        let (out, bytes) = writer.finish()?;
-        Ok((exported, out, bytes))
+        let bytes = writer.finish()?;
+        Ok((exported, bytes))
     }
 }
 

@@ -70,13 +70,14 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(ArchiveWriter { out, encryptor, buffer: Vec::new(), written })
     }
 
-    pub fn finish(mut self) -> anyhow::Result<(W, u64)> {
+    /// Writes the end, and returns how many bytes the file has.
+    pub fn finish(mut self) -> anyhow::Result<u64> {
         if let Some(encryptor) = self.encryptor.take() {
             encryptor.finish(&mut self.buffer);
             self.drain()?;
         }
         self.out.flush()?;
-        Ok((self.out, self.written))
+        Ok(self.written)
     }
 
     fn drain(&mut self) -> std::io::Result<()> {

@@ -71,7 +71,7 @@ fn into_directory(
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true).mode(0o600);
     let written = options.open(&part).with_context(cannot).and_then(|file| {
-        let (file, made) = fill(file, pass_phrase, pieces)?;
+        let made = fill(&file, pass_phrase, pieces)?;
         file.sync_all().with_context(cannot)?;
         std::fs::rename(&part, &path).with_context(cannot)?;
         File::open(directory)?.sync_all()?;
@@ -129,18 +129,12 @@ fn to_hook(
         late
     });
     let complaint = complaint(&mut child)?;
-    let filled = fill(stdin, pass_phrase, pieces);
-    let filled = match filled {
-        Ok((stdin, made)) => {
-            drop(stdin);
-            Ok(made)
-        }
-        // What has come so far must not look whole.
-        Err(error) => {
-            kill_process_group(group, Signal::KILL).ok();
-            Err(error)
-        }
-    };
+    let filled = fill(&stdin, pass_phrase, pieces);
+    if filled.is_err() {
+        // What has come so far must not look whole: it is over before it could see an end.
+        kill_process_group(group, Signal::KILL).ok();
+    }
+    drop(stdin);
     let status = child.wait().context("the hook")?;
     drop(ended);
     ensure!(
@@ -170,11 +164,11 @@ fn complaint(child: &mut Child) -> anyhow::Result<std::thread::JoinHandle<String
 }
 
 /// Encrypts what comes, and makes sure that all of it has come.
-fn fill<W: Write>(
-    out: W,
+fn fill(
+    out: impl Write,
     pass_phrase: &str,
     mut pieces: mpsc::Receiver<Bytes>,
-) -> anyhow::Result<(W, Made)> {
+) -> anyhow::Result<Made> {
     let mut writer = ArchiveWriter::begin(out, Some(pass_phrase))?;
     let (mut decoder, mut made) = (ExportDecoder::of_cluster(), Made::default());
     let mut application = None;
@@ -195,8 +189,8 @@ fn fill<W: Write>(
         writer.write_all(&bytes)?;
     }
     decoder.finish()?;
-    let (out, bytes) = writer.finish()?;
-    Ok((out, Made { bytes, ..made }))
+    let bytes = writer.finish()?;
+    Ok(Made { bytes, ..made })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use os::secret_file::write_private;
 use secret_core::keyring::{KEYS_MAX, KeyRing};
 use secret_core::sealed::{KEY_BYTES, SealingKey};
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 const FORMAT: u32 = 1;
 const NAME: &str = "secrets.json";
@@ -29,6 +29,12 @@ struct Content {
     node: NodeId,
     /// The keys in hexadecimal digits, by their ids.
     keys: BTreeMap<SealingKeyId, String>,
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        self.keys.values_mut().for_each(Zeroize::zeroize);
+    }
 }
 
 /// Whose keys the file holds.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, RwLock};
 
 use model::secrets::SealingKeyId;
+use os::unswapped::keep_unswapped;
 use secret_core::KeyRing;
 use secret_core::sealed::SealingKey;
 use tokio::sync::watch;
@@ -19,6 +20,7 @@ impl Keys {
     /// Reads the keys of a start.
     pub fn open(file: KeyFile) -> anyhow::Result<Keys> {
         let ring = file.read()?.unwrap_or_default();
+        ring.keys().for_each(|key| lock(key));
         Ok(Keys { ring: RwLock::new(Arc::new(ring)), file, renewed: watch::Sender::new(0) })
     }
 
@@ -37,7 +39,11 @@ impl Keys {
 
     /// Keeps a key; durable when it returns.
     pub fn keep(&self, key: SealingKey) -> anyhow::Result<()> {
+        let id = key.id();
         self.change(|ring| ring.add(key))?;
+        if let Some(key) = self.ring().get(&id) {
+            lock(key);
+        }
         self.renewed.send_modify(|number| *number += 1);
         Ok(())
     }
@@ -65,5 +71,12 @@ impl Keys {
 
     fn put(&self, ring: KeyRing) {
         *self.ring.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(ring);
+    }
+}
+
+/// Keeps a key in memory; where the kernel does not allow that, it is used all the same.
+fn lock(key: &SealingKey) {
+    if let Err(error) = keep_unswapped(key.bytes()) {
+        tracing::warn!(key = %key.id(), %error, "secrets.key_may_be_swapped");
     }
 }

@@ -23,9 +23,10 @@ fn export(values: usize) -> Vec<u8> {
 }
 
 fn archive(content: &[u8], phrase: Option<&str>) -> Vec<u8> {
-    let mut writer = ArchiveWriter::begin(Vec::new(), phrase).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArchiveWriter::begin(&mut bytes, phrase).unwrap();
     content.chunks(9_999).for_each(|piece| writer.write_all(piece).unwrap());
-    let (bytes, written) = writer.finish().unwrap();
+    let written = writer.finish().unwrap();
     assert_eq!(bytes.len() as u64, written);
     bytes
 }
