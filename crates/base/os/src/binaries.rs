@@ -4,6 +4,7 @@
 //! upgrade.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -67,9 +68,7 @@ pub fn forget(directory: &Path, role: BinaryRole) -> io::Result<()> {
 
 /// Makes or replaces a symbolic link.
 pub fn link(target: &Path, at: &Path) -> anyhow::Result<()> {
-    let mut fresh = at.as_os_str().to_owned();
-    fresh.push(format!(".new-{}", std::process::id()));
-    let fresh = PathBuf::from(fresh);
+    let fresh = at.with_file_name(unfinished());
     let _ = fs::remove_file(&fresh);
     std::os::unix::fs::symlink(target, &fresh)
         .and_then(|()| fs::rename(&fresh, at))
@@ -136,10 +135,7 @@ pub fn has(directory: &Path, hash: &str) -> bool {
 
 fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    // Several parts of a node may look for its copy at once.
-    static COPIES: AtomicU64 = AtomicU64::new(0);
-    let turn = COPIES.fetch_add(1, Ordering::Relaxed);
-    let fresh = directory.join(format!("{}{turn}", unfinished()));
+    let fresh = directory.join(unfinished());
     let _ = fs::remove_file(&fresh);
     let copied = write(source, &fresh).and_then(|()| fs::rename(&fresh, path));
     if copied.is_err() {
@@ -149,9 +145,21 @@ fn copy(source: &Path, directory: &Path, path: &Path) -> io::Result<()> {
     copied
 }
 
-/// Returns the prefix of the names of copies that this process has not finished.
+/// The beginning of the names of what is being made, before the id of the process that makes it.
+const UNFINISHED: &str = "new-";
+
+/// Returns the name of something that this process begins to make: several of its parts may look
+/// for its copy at once.
 fn unfinished() -> String {
-    format!("new-{}-", std::process::id())
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    format!("{UNFINISHED}{}-{turn}", std::process::id())
+}
+
+/// Returns whether something of that name is being made by a process that lives.
+fn is_under_way(name: &OsStr) -> bool {
+    let maker = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED)?.split_once('-'));
+    maker.is_some_and(|(pid, _)| Path::new("/proc").join(pid).exists())
 }
 
 fn write(source: &Path, fresh: &Path) -> io::Result<()> {
@@ -160,20 +168,23 @@ fn write(source: &Path, fresh: &Path) -> io::Result<()> {
     file.flush()
 }
 
-/// Removes the copies that nothing runs from and that have no role, and what other processes left
-/// unfinished.
+/// Removes the copies that nothing runs from and that have no role, and what processes that have
+/// ended left unfinished.
 pub fn prune(directory: &Path, in_use: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     let roles = [BinaryRole::Current, BinaryRole::Previous, BinaryRole::Candidate];
     let named: BTreeSet<PathBuf> =
         roles.into_iter().filter_map(|role| named(directory, role)).collect();
     for entry in fs::read_dir(directory)? {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
-        if name.to_string_lossy().starts_with(&unfinished()) {
+        let is_role = roles.iter().any(|role| path.ends_with(role.name()));
+        if is_role || in_use.contains(&path) || named.contains(&path) || is_under_way(&name) {
             continue;
         }
-        let is_role = roles.iter().any(|role| path.ends_with(role.name()));
-        if !is_role && !in_use.contains(&path) && !named.contains(&path) {
-            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -217,6 +228,23 @@ mod tests {
     }
 
     #[test]
+    fn links_are_made_while_another_part_removes_what_nobody_needs() {
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("copy");
+        fs::write(&copy, "x").unwrap();
+        let (bin, in_use) = (directory.path(), BTreeSet::from([copy.clone()]));
+        std::thread::scope(|scope| {
+            let naming = scope
+                .spawn(|| (0..2_000).try_for_each(|_| name(bin, BinaryRole::Candidate, &copy)));
+            while !naming.is_finished() {
+                prune(bin, &in_use).unwrap();
+            }
+            naming.join().unwrap().unwrap();
+        });
+        assert_eq!(named(bin, BinaryRole::Candidate), Some(copy));
+    }
+
+    #[test]
     fn copies_with_a_role_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let bin = directory.path().join("bin");
@@ -229,12 +257,13 @@ mod tests {
         name(&bin, BinaryRole::Current, &one).unwrap();
         name(&bin, BinaryRole::Current, &two).unwrap();
         name(&bin, BinaryRole::Previous, &one).unwrap();
-        let (ours, left) = (bin.join(format!("{}0", unfinished())), bin.join("new-0-0"));
-        for unfinished in [&ours, &left] {
+        // Process 1 lives as long as the machine is up; there is none of the number 0.
+        let [ours, others, left] = [&unfinished(), "new-1-0", "new-0-0"].map(|name| bin.join(name));
+        for unfinished in [&ours, &others, &left] {
             fs::write(unfinished, "half").unwrap();
         }
         prune(&bin, &BTreeSet::new()).unwrap();
-        assert!(ours.exists() && !left.exists());
+        assert!(ours.exists() && others.exists() && !left.exists());
         assert_eq!(named(&bin, BinaryRole::Current), Some(two.clone()));
         assert_eq!(fs::read(bin.join("cortex")).unwrap(), b"two");
         assert!(one.exists() && two.exists() && !three.exists());

@@ -253,7 +253,10 @@ impl Launcher for PlainLauncher {
         let in_use: BTreeSet<PathBuf> =
             held.iter().map(|held| held.holding().binary.clone()).chain([binary]).collect();
         let directory = self.place.layout.bin();
-        runtime::task::spawn_blocking(move || binaries::prune(&directory, &in_use)).await??;
+        let pruned = runtime::task::spawn_blocking(move || binaries::prune(&directory, &in_use));
+        if let Err(error) = pruned.await? {
+            tracing::warn!(error = format!("{error:#}"), "agent.binaries_not_pruned");
+        }
         Ok(boxed(held))
     }
 }
