@@ -12,6 +12,7 @@ pub mod identity;
 pub mod platform;
 mod platform_clients;
 pub mod records;
+mod redis_people;
 pub mod roles;
 pub mod started;
 #[cfg(test)]
@@ -211,11 +212,16 @@ pub async fn run(
     }
     let bus_address =
         roles.has(Role::Agent).then(|| bus::address(&layout, &listeners)).transpose()?;
+    let people = match config.redis {
+        Some(_) => Some(redis_people::follow(store.clone(), id.clone(), clock).await?),
+        None => None,
+    };
     let redis_server = (config.redis.is_some() || bus_address.is_some()).then(|| {
         let find = || bus::find_application(layout.clone());
         let redis_server = ServerConfig {
             tcp: config.redis,
             applications: bus_address.map(|address| (address, find())),
+            people,
             listeners,
             ..ServerConfig::default()
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use model::Timestamp;
 use model::people::{Token, User};
+use model::value::ContentHash;
 
 const PREFIX: &str = "cortex_";
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -100,6 +101,12 @@ impl TokenText {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns the name under which the token is on record. A token cannot be guessed, so a fast
+    /// hash of it tells nobody anything.
+    pub fn hash(&self) -> ContentHash {
+        ContentHash(blake3::derive_key("cortex api token v1", self.0.as_bytes()))
     }
 }
 

@@ -84,3 +84,40 @@ fn what_one_node_decides_about_people_holds_on_all() {
         if shown.stderr.contains("was revoked") { Ok(()) } else { Err(format!("{shown:?}")) }
     });
 }
+
+/// The users of a node's Redis listener are the people of the platform.
+#[test]
+fn a_nodes_redis_listener_lets_owners_in_and_nobody_else_once_there_are_others() {
+    let port = free_port();
+    let node = Node::start_with(&["--redis", &format!("127.0.0.1:{port}")]);
+    let redis = |user: &[&str], line: &[&str]| {
+        let mut command = Command::new("redis-cli");
+        command.args(["-p", &port.to_string(), "--no-auth-warning"]).args(user).args(line);
+        let outcome = run(command, &format!("redis-cli {}", line.join(" ")));
+        format!("{}{}", outcome.stdout, outcome.stderr).trim().to_owned()
+    };
+    let person = |name: &str, role: &str| {
+        node.cortex(&["users", "add", name, "--role", role]);
+        node.cortex(&["tokens", "create", "desk", "--user", name]).trim().to_owned()
+    };
+    let ana = person("ana", "owner");
+    assert_eq!(redis(&[], &["SET", "notes::a", "1"]), "OK", "whoever has a role is an owner");
+    let ben = person("ben", "operator");
+    wait_for("the listener to ask who comes", STATE_DEADLINE, || {
+        let said = redis(&[], &["GET", "notes::a"]);
+        if said.starts_with("NOAUTH") { Ok(()) } else { Err(said) }
+    });
+    let said = redis(&["--user", "ben", "--pass", &ben], &["GET", "notes::a"]);
+    assert!(said.contains("ben is no owner of the platform"), "{said}");
+    let owner = ["--user", "ana", "--pass", &ana];
+    assert_eq!(redis(&owner, &["GET", "notes::a"]), "1");
+    let rows = audit(&node);
+    let logins = rows.iter().filter(|row| row["path"] == "redis");
+    let logins: Vec<_> = logins.map(|row| (&row["who"], &row["token"], &row["outcome"])).collect();
+    assert_eq!(logins, [(&"ana".into(), &"desk".into(), &"done".into())]);
+    node.cortex(&["tokens", "revoke", "ana", "desk"]);
+    wait_for("her token to be good for nothing", STATE_DEADLINE, || {
+        let said = redis(&owner, &["GET", "notes::a"]);
+        if said.contains("WRONGPASS") { Ok(()) } else { Err(said) }
+    });
+}

@@ -19,7 +19,6 @@ use model::{Timestamp, TokenName, TypedKey, UserName};
 use store::readable;
 
 use super::caller::Caller;
-use super::door::token::hash_of;
 use super::json_body::JsonBody;
 use super::problem::Problem;
 use super::{Api, Shared, records, users};
@@ -150,7 +149,7 @@ pub async fn make(
     token: impl FnOnce(Timestamp) -> Token,
 ) -> Result<(TokenText, TokenRow), Problem> {
     let (text, token) = (draw()?, token(api.now()));
-    let hash = hash_of(&text);
+    let hash = text.hash();
     records::write(&*api.store, TypedKey::Token(hash), &token).await?;
     forget_old(api, &all(api).await?).await?;
     let row = row(api, hash, &token).await?;

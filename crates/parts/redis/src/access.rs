@@ -1,13 +1,15 @@
 //! Access control: users are records in the store, which are followed so that a change counts at
-//! once.
+//! once. The people of a platform are known to the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use model::access::{AccessRight, AccessUser};
 use model::record::{self, RECORD_VERSION, Unknown};
+use model::value::ContentHash;
 use model::{ApplicationName, Key, Prefix};
 
 use super::space::Space;
@@ -64,12 +66,15 @@ fn hash_of(salt: &str, token: &[u8]) -> blake3::Hash {
 /// The rights of one connection.
 #[derive(Clone, Debug)]
 pub enum Rights {
-    /// All rights: a local connection, while no user `default` is defined.
+    /// All rights: a local connection that came while nobody had to say who they are, and as long
+    /// as the people of the platform are owners.
     All,
     /// No rights yet: AUTH comes first.
     None,
     /// The rights of a user. They are looked up each time, so that a removed user is out at once.
     User(String),
+    /// All rights, as long as a person's token is good and its user an owner of the platform.
+    Person(ContentHash),
     /// Everything in an application's own space, by the application's own names.
     Application(Space),
 }
@@ -88,43 +93,86 @@ pub enum Door {
 /// Finds the application that a token of the bus belongs to.
 pub type FindApplication = Arc<dyn Fn(&str) -> Option<ApplicationName> + Send + Sync>;
 
+/// The reason why a login fails.
+#[derive(Debug)]
+pub enum LogInRefused {
+    WrongPassword,
+    /// The person of that name is no owner of the platform.
+    BelowOwner(String),
+    NotRecorded(anyhow::Error),
+}
+
+/// The people of a platform, who come with its tokens.
+#[async_trait]
+pub trait People: Send + Sync {
+    /// Returns whether everybody who has a role is an owner of the platform.
+    fn are_owners(&self) -> bool;
+
+    /// Returns whether a token that somebody logged in with is still good for everything.
+    fn may_do_everything(&self, token: &ContentHash) -> bool;
+
+    /// Returns the hash of a token that is good for everything, and records who came with it.
+    async fn log_in(
+        &self,
+        name: &str,
+        token: &str,
+        address: &str,
+    ) -> Result<ContentHash, LogInRefused>;
+}
+
 #[derive(Default)]
 pub struct Access {
     users: ArcSwap<BTreeMap<String, User>>,
     applications: Option<FindApplication>,
+    people: Option<Arc<dyn People>>,
 }
 
 impl Access {
-    pub fn new(applications: Option<FindApplication>) -> Access {
-        Access { users: ArcSwap::default(), applications }
+    pub fn new(applications: Option<FindApplication>, people: Option<Arc<dyn People>>) -> Access {
+        Access { applications, people, ..Access::default() }
     }
 
     pub fn initial(&self, door: Door) -> Rights {
-        if door == Door::Local && !self.users.load().contains_key(DEFAULT_USER) {
-            Rights::All
-        } else {
-            Rights::None
-        }
+        let asks = self.users.load().contains_key(DEFAULT_USER) || !self.are_owners();
+        if door == Door::Local && !asks { Rights::All } else { Rights::None }
     }
 
-    pub fn log_in(&self, door: Door, user: &str, token: &[u8]) -> Option<Rights> {
+    /// Returns whether everybody with a role on the platform is an owner; otherwise others may run
+    /// programs on this machine, and local connections may do nothing until they say who they are.
+    pub fn are_owners(&self) -> bool {
+        self.people.as_ref().is_none_or(|people| people.are_owners())
+    }
+
+    pub async fn log_in(
+        &self,
+        (door, address): (Door, &str),
+        user: &str,
+        token: &[u8],
+    ) -> Result<Rights, LogInRefused> {
+        let text = std::str::from_utf8(token).map_err(|_| LogInRefused::WrongPassword);
         if door == Door::Applications {
             // The token says whose it is: some clients send no user, others one of their own.
-            let find = self.applications.as_ref()?;
-            let application = find(std::str::from_utf8(token).ok()?)?;
-            return Some(Rights::Application(Space::new(application)));
+            let find = self.applications.as_ref().ok_or(LogInRefused::WrongPassword)?;
+            let application = find(text?).ok_or(LogInRefused::WrongPassword)?;
+            return Ok(Rights::Application(Space::new(application)));
         }
-        let accepted = self.users.load().get(user).is_some_and(|user| user.accepts(token));
-        accepted.then(|| Rights::User(user.into()))
+        if self.users.load().get(user).is_some_and(|user| user.accepts(token)) {
+            return Ok(Rights::User(user.into()));
+        }
+        let people = self.people.as_ref().ok_or(LogInRefused::WrongPassword)?;
+        Ok(Rights::Person(people.log_in(user, text?, address).await?))
     }
 
     pub fn covers(&self, rights: &Rights, prefix: &Prefix, write: bool) -> bool {
         match rights {
-            Rights::All => true,
+            Rights::All => self.are_owners(),
             // An application's names become its own keys before they are looked at.
             Rights::None | Rights::Application(_) => false,
             Rights::User(name) => {
                 self.users.load().get(name).is_some_and(|user| user.covers(prefix, write))
+            }
+            Rights::Person(token) => {
+                self.people.as_ref().is_some_and(|people| people.may_do_everything(token))
             }
         }
     }

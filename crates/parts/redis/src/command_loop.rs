@@ -120,7 +120,7 @@ impl CommandLoop<'_> {
         }
         let key: Key = words.text(1).ok()?.parse().ok()?;
         let may = match rights {
-            Rights::All => true,
+            Rights::All => self.context.access.are_owners(),
             rights => {
                 let prefix = Prefix::from(key.clone());
                 self.context.access.covers(rights, &prefix, verb != Verb::Get)

@@ -341,7 +341,7 @@ impl Connection {
         let text = std::str::from_utf8(bytes);
         let text = text.map_err(|_| Problem::error("a key is no UTF-8; keys are text"))?;
         let key: Key = text.parse().map_err(Problem::error)?;
-        if !matches!(self.rights, Rights::All) {
+        if !matches!(self.rights, Rights::All) || !self.context.access.are_owners() {
             self.may(&Prefix::from(key.clone()), write)?;
         }
         Ok(key)

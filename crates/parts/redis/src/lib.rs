@@ -33,7 +33,7 @@ use model::NodeId;
 use tokio::sync::{Semaphore, watch};
 
 use self::access::Access;
-pub use self::access::FindApplication;
+pub use self::access::{FindApplication, LogInRefused, People};
 use self::clients::ClientTable;
 use self::connection::Thread;
 use self::context::ServerContext;
@@ -78,6 +78,8 @@ pub struct ServerConfig {
     pub tls: Option<(SocketAddr, Certificate)>,
     /// The address on loopback for the processes of applications, and who knows their tokens.
     pub applications: Option<(SocketAddr, FindApplication)>,
+    /// The people of the platform whose store this is; a store of its own has none.
+    pub people: Option<Arc<dyn People>>,
     pub listeners: Arc<Listeners>,
     /// The number of connections from which on those that ask ordinary things have no task of their
     /// own; `None` for the default.
@@ -124,13 +126,14 @@ pub fn start(
     clock: Clock,
 ) -> anyhow::Result<ServerHandle> {
     let connections_max = connections_max();
+    let applications = config.applications.as_ref().map(|(_, find)| find.clone());
     let context = Arc::new(ServerContext {
         store,
         bus,
+        access: Access::new(applications, config.people.clone()),
         node,
         clock,
         started: clock.now(),
-        access: Access::new(config.applications.as_ref().map(|(_, find)| find.clone())),
         clients: ClientTable::default(),
         scans: Mutex::new(Scans::new(clock.now())),
         counted: Mutex::default(),

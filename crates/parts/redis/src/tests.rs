@@ -39,6 +39,11 @@ impl Server {
     }
 
     fn with_lane_from(lane_from: Option<usize>) -> Server {
+        Server::with(ServerConfig { lane_from, ..ServerConfig::default() })
+    }
+
+    /// Starts with these settings, and listens everywhere.
+    fn with(config: ServerConfig) -> Server {
         let directory = TempDir::new().unwrap();
         let layout = DataDirectory::new(directory.path().join("data"), directory.path());
         let (node, clock, bus) = ("n1".parse().unwrap(), Clock::start(), Arc::new(Bus::default()));
@@ -50,8 +55,7 @@ impl Server {
             unix: Some(directory.path().join("socket")),
             tls: Some((any, tls.unwrap())),
             applications: Some((any, Arc::new(spaces::application_of))),
-            listeners: Arc::default(),
-            lane_from,
+            ..config
         };
         let node = "n1".parse().unwrap();
         let listener = super::start(config, store.clone(), bus.clone(), node, clock).unwrap();

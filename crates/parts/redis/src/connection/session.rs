@@ -4,6 +4,7 @@ use store_core::resp::Protocol;
 
 use super::values::SYNTAX;
 use super::{Connection, DEFAULT_USER, Door, Problem, Rights, Words};
+use crate::access::LogInRefused;
 use crate::clients;
 use crate::clients::NAME_BYTES_MAX;
 use crate::space::DATABASES;
@@ -28,29 +29,27 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn auth(&mut self, words: Words<'_>) -> Result<(), Problem> {
+    pub(super) async fn auth(&mut self, words: Words<'_>) -> Result<(), Problem> {
         match words.len() {
-            2 => self.log_in(DEFAULT_USER, words.get(1))?,
-            3 => self.log_in(words.text(1)?, words.get(2))?,
+            2 => self.log_in(DEFAULT_USER, words.get(1)).await?,
+            3 => self.log_in(words.text(1)?, words.get(2)).await?,
             _ => return Err(Problem::error(SYNTAX)),
         }
         self.replies.ok();
         Ok(())
     }
 
-    fn log_in(&mut self, user: &str, token: &[u8]) -> Result<(), Problem> {
-        let Some(rights) = self.context.access.log_in(self.door, user, token) else {
-            self.failed_logins += 1;
-            self.closing = self.failed_logins >= FAILED_LOGINS_MAX;
-            let way_out = match self.door {
-                Door::Applications => "use the address in $CORTEX_BUS_URL as it is",
-                Door::Local | Door::Tls => {
-                    "CORTEX.USER SET on a local connection makes a user and prints the token"
-                }
-            };
-            return Err(Problem(format!(
-                "WRONGPASS invalid username-password pair or user is disabled; {way_out}"
-            )));
+    async fn log_in(&mut self, user: &str, token: &[u8]) -> Result<(), Problem> {
+        let address = self.context.clients.row(self.id).address;
+        let way = (self.door, address.as_str());
+        let logged_in = self.context.access.log_in(way, user, token).await;
+        let rights = match logged_in {
+            Ok(rights) => rights,
+            Err(refused) => {
+                self.failed_logins += 1;
+                self.closing = self.failed_logins >= FAILED_LOGINS_MAX;
+                return Err(self.explain(refused));
+            }
         };
         let user = match &rights {
             Rights::Application(space) => space.application.to_string(),
@@ -65,7 +64,28 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn hello(&mut self, words: Words<'_>) -> Result<(), Problem> {
+    fn explain(&self, refused: LogInRefused) -> Problem {
+        let way_out = match (refused, self.door) {
+            (LogInRefused::BelowOwner(name), _) => {
+                return Problem(format!(
+                    "NOPERM {name} is no owner of the platform, and the store is the owners' alone"
+                ));
+            }
+            (LogInRefused::NotRecorded(error), _) => {
+                return Problem::error(format!("this login cannot be recorded: {error:#}"));
+            }
+            (LogInRefused::WrongPassword, Door::Applications) => {
+                "use the address in $CORTEX_BUS_URL as it is"
+            }
+            (LogInRefused::WrongPassword, Door::Local | Door::Tls) => {
+                "say AUTH with the name and a token of an owner of the platform, or of a user that \
+                 CORTEX.USER SET made"
+            }
+        };
+        Problem(format!("WRONGPASS invalid username-password pair or user is disabled; {way_out}"))
+    }
+
+    pub(super) async fn hello(&mut self, words: Words<'_>) -> Result<(), Problem> {
         let mut protocol = self.replies.protocol;
         if words.len() > 1 {
             protocol = match words.get(1) {
@@ -77,7 +97,7 @@ impl Connection {
         let mut at = 2;
         while at < words.len() {
             if words.is(at, "AUTH") && at + 2 < words.len() {
-                self.log_in(words.text(at + 1)?, words.get(at + 2))?;
+                self.log_in(words.text(at + 1)?, words.get(at + 2)).await?;
                 at += 3;
             } else if words.is(at, "SETNAME") && at + 1 < words.len() {
                 self.set_name(words.get(at + 1))?;

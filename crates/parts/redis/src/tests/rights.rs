@@ -2,13 +2,17 @@
 
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_trait::async_trait;
+use model::value::ContentHash;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::{Client, DEADLINE, Server};
+use crate::{LogInRefused, People, ServerConfig};
 
 type Encrypted = StreamOwned<ClientConnection, TcpStream>;
 
@@ -102,6 +106,78 @@ fn a_default_user_locks_local_connections_too() {
     }
     assert!(client.text("AUTH guess").starts_with("-WRONGPASS"));
     assert!(client.at_end());
+}
+
+/// A platform with an owner, and another person as soon as there are others.
+#[derive(Default)]
+struct Platform {
+    others: AtomicBool,
+    revoked: AtomicBool,
+}
+
+const OWNERS: ContentHash = ContentHash([7; 32]);
+
+#[async_trait]
+impl People for Platform {
+    fn are_owners(&self) -> bool {
+        !self.others.load(Ordering::Relaxed)
+    }
+
+    fn may_do_everything(&self, token: &ContentHash) -> bool {
+        *token == OWNERS && !self.revoked.load(Ordering::Relaxed)
+    }
+
+    async fn log_in(
+        &self,
+        name: &str,
+        token: &str,
+        address: &str,
+    ) -> Result<ContentHash, LogInRefused> {
+        match (name, token) {
+            ("ana", "cortex_a") if address.starts_with("127.0.0.1:") => Ok(OWNERS),
+            ("ben", "cortex_b") => Err(LogInRefused::BelowOwner("ben".into())),
+            ("ana", "full") => Err(LogInRefused::NotRecorded(anyhow::anyhow!("no room"))),
+            _ => Err(LogInRefused::WrongPassword),
+        }
+    }
+}
+
+#[test]
+fn an_owner_of_the_platform_may_everything_and_other_people_close_the_door() {
+    let platform = Arc::new(Platform::default());
+    for lane_from in [0, usize::MAX] {
+        let people: Arc<dyn People> = platform.clone();
+        let (lane_from, people) = (Some(lane_from), Some(people));
+        let server = Server::with(ServerConfig { lane_from, people, ..ServerConfig::default() });
+        platform.others.store(false, Ordering::Relaxed);
+        platform.revoked.store(false, Ordering::Relaxed);
+        let mut before = server.client();
+        // Often enough that the lane takes it over.
+        for _ in 0..100 {
+            assert_eq!(before.text("SET a 1"), "OK");
+        }
+        platform.others.store(true, Ordering::Relaxed);
+        for line in ["SET a 2", "GET a", "KEYS *", "CORTEX.USER LIST"] {
+            let said = before.text(line);
+            assert!(said.starts_with("-NOPERM") || said == "[]", "{line}: {said}");
+        }
+        let mut client = server.client();
+        assert!(client.text("GET a").starts_with("-NOAUTH"));
+        let said = client.text("AUTH ben cortex_b");
+        assert!(said.starts_with("-NOPERM ben is no owner of the platform"), "{said}");
+        assert!(client.text("AUTH ana cortex_b").starts_with("-WRONGPASS"));
+        assert!(client.text("AUTH ana full").contains("cannot be recorded: no room"));
+        assert!(client.text("GET a").starts_with("-NOAUTH"));
+        assert!(client.text("HELLO 3 AUTH ana cortex_a").contains("proto 3"));
+        for _ in 0..100 {
+            assert_eq!(client.text("SET a 2"), "OK");
+        }
+        assert_eq!(client.text("CORTEX.PREFIX a"), "[a 2]");
+        assert!(client.text("CLIENT LIST").contains("user=ana"));
+        platform.revoked.store(true, Ordering::Relaxed);
+        assert!(client.text("GET a").starts_with("-NOPERM"));
+        assert!(client.text("DEL a").starts_with("-NOPERM"));
+    }
 }
 
 #[test]
