@@ -182,6 +182,11 @@ pub struct IsolationMark {
 }
 
 impl IsolationMark {
+    /// Returns whether what was started for this number of restarts may be outside the wall.
+    pub fn is_outside(&self, restart: u32) -> bool {
+        restart < self.restart
+    }
+
     /// Returns what it gets that asks for this.
     pub fn bound(&self, asked: AskedIsolation) -> AskedIsolation {
         let isolation = asked.isolation.max(self.least.isolation);

@@ -24,6 +24,7 @@ fn session() -> SessionSpec {
         release: "v1.a".parse().unwrap(),
         build: "v1.a".parse().unwrap(),
         terminal: None,
+        restart: 0,
         detached: false,
     }
 }

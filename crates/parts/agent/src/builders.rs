@@ -3,9 +3,10 @@
 use agent_core::application::BuildCandidate;
 use model::node::{NodeInfo, NodeLoad};
 use model::role::Role;
-use model::{ApplicationName, ApplicationSpec, Key, Prefix, Release, ReleaseId, TypedKey};
+use model::{ApplicationName, Key, Prefix, Release, ReleaseId, TypedKey};
 
 use super::roster::is_listed;
+use super::specification::mark_of;
 use store::{Store, lookup_record};
 
 /// Whether what was built on one platform runs on the other.
@@ -23,8 +24,7 @@ pub async fn candidates(
 ) -> anyhow::Result<Vec<BuildCandidate>> {
     let release = TypedKey::Release(name.clone(), release.clone()).key();
     let release = lookup_record::<Release>(store, release).await?;
-    let spec = lookup_record::<ApplicationSpec>(store, TypedKey::Spec(name.clone()).key()).await?;
-    let mark = spec.and_then(|spec| spec.isolation);
+    let mark = mark_of(store, name).await?;
     let wall = release.and_then(|release| release.recipe.wall_behind(mark.as_ref()));
     let mut candidates = Vec::new();
     for key in store.keys(&Prefix::from("node".parse::<Key>()?)).await? {

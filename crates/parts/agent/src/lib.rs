@@ -19,6 +19,7 @@ pub mod registry;
 pub mod remains;
 mod roster;
 pub mod scheduled;
+mod specification;
 pub mod taking_back;
 
 use std::collections::BTreeMap;

@@ -9,9 +9,10 @@ mod sessions;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::application::{Exit, OUTSIDE_MAX};
 use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
-use model::{ApplicationName, ProcessType, Release};
+use model::{ApplicationName, IsolationMark, ProcessType, Release};
 use session_core::frame::{SessionDecoder, SessionFrame, SessionStart};
 use session_core::{ENDED_KEPT, PROTOCOL, VERSION};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -21,6 +22,7 @@ use self::sessions::SessionPlace;
 pub use self::sessions::{OneOffSession, SessionHandle, Sessions};
 use super::AgentContext;
 use super::launcher::Held;
+use super::specification::{mark_of, specification};
 use runtime::members::BoxedStream;
 use shim::spec::{LaunchSpec, SessionSpec};
 
@@ -33,6 +35,9 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 const RETURN_TIME_MAX: Duration = Duration::from_secs(5);
 /// The time in which a shim has seen that a connection was closed.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
+/// The interval between two looks whether an owner wants a session behind a wall; short beside the
+/// minutes that it may be outside.
+const OUTSIDE_LOOK: Duration = Duration::from_secs(5);
 /// The bytes that are passed on at a time.
 const PASS_BYTES: usize = 16 * 1024;
 /// The maximum length of a command where people read it, in characters.
@@ -201,6 +206,8 @@ async fn start(
     }
     let built = context.preparer.build(application, release).await;
     built.map_err(|failure| anyhow::anyhow!("{}\n{}", failure.why, failure.last_words))?;
+    // Read before the wall is: at worst it is stopped for a wall that it has.
+    let restart = specification(&*context.store, application).await?.map_or(0, |spec| spec.restart);
     let spec = spec(context, order, &place.name(), &start).await?;
     let session = SessionSpec {
         id: order.session.clone(),
@@ -210,6 +217,7 @@ async fn start(
         release: release.id.clone(),
         build: release.build_id(),
         terminal: start.terminal.as_ref().map(|terminal| terminal.size),
+        restart,
         detached: start.detached,
     };
     let held: Arc<dyn Held> = context.launcher.launch_session(spec, session).await?.into();
@@ -233,7 +241,10 @@ pub fn adopt(context: &Arc<AgentContext>, held: Arc<dyn Held>) {
 /// Sees a session to its end: notes how the command ended, and forgets it once its client knows, or
 /// nobody has come for long.
 async fn attend(context: Arc<AgentContext>, place: SessionPlace, held: Arc<dyn Held>) {
-    let exit = held.exit().wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone());
+    let exit = tokio::select! {
+        exit = exit_of(&*held) => exit,
+        () = stop_outside(&context, &place, &*held) => exit_of(&*held).await,
+    };
     let how = exit.map_or_else(|| "its shim was lost".into(), |exit| exit.how);
     if place.ended(&how) {
         context.preparer.note(place.application(), &format!("{} ended: {how}", place.name()));
@@ -245,6 +256,30 @@ async fn attend(context: Arc<AgentContext>, place: SessionPlace, held: Arc<dyn H
     }
     if let Err(error) = held.forget().await {
         tracing::warn!(error = format!("{error:#}"), "run.not_forgotten");
+    }
+}
+
+async fn exit_of(held: &dyn Held) -> Option<Exit> {
+    held.exit().wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone())
+}
+
+/// Stops a session once it has been outside the wall that an owner wants for as long as an instance
+/// may be.
+async fn stop_outside(context: &AgentContext, place: &SessionPlace, held: &dyn Held) {
+    let Some(session) = held.session() else { return std::future::pending().await };
+    let mark = loop {
+        let mark = mark_of(&*context.store, place.application()).await.ok().flatten();
+        let is_over = |mark: &IsolationMark| context.clock.now() >= mark.since.after(OUTSIDE_MAX);
+        match mark.filter(|mark| mark.is_outside(session.restart) && is_over(mark)) {
+            Some(mark) => break mark,
+            None => tokio::time::sleep(OUTSIDE_LOOK).await,
+        }
+    };
+    let (name, by) = (place.name(), mark.by);
+    let said = format!("{name} is stopped: it began outside the wall that {by} wants");
+    context.preparer.note(place.application(), &said);
+    if let Err(error) = held.stop(STOP_GRACE).await {
+        tracing::warn!(error = format!("{error:#}"), "run.not_stopped");
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use super::launcher::Launcher;
 use super::roster::is_listed;
+use super::specification::specification;
 use super::{AgentContext, claims, remains};
 use runtime::driver::{Shell, drive};
 use runtime::members::Members;
@@ -295,8 +296,7 @@ impl Feed {
                 Owner::Stored => {}
             },
         }
-        let spec = TypedKey::Spec(name.clone()).key();
-        let spec = lookup_record::<ApplicationSpec>(store, spec).await?;
+        let spec = specification(store, name).await?;
         let Some(spec) = spec.and_then(ApplicationSpec::unless_ended) else {
             return Ok(Some(None));
         };

@@ -13,14 +13,13 @@ use model::application::Holder;
 use model::cron::{CronRecipe, CronRun};
 use model::node::NodeInfo;
 use model::record::{self, RECORD_VERSION, Unknown};
-use model::{
-    ApplicationName, ApplicationSpec, Key, NodeId, Prefix, Release, Rollout, Timestamp, TypedKey,
-};
+use model::{ApplicationName, Key, NodeId, Prefix, Release, Rollout, Timestamp, TypedKey};
 use recipe_core::cron::{CronEntry, Decision, TimeZone, decide};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::launcher::Held;
+use super::specification::mark_of;
 use super::{AgentContext, is_wanted};
 use store::lookup_record;
 
@@ -176,8 +175,8 @@ async fn able(
             return Ok(live.get(&holder.node).cloned().into_iter().collect());
         }
     }
-    let spec: Option<ApplicationSpec> = read(context, TypedKey::Spec(name.clone())).await?;
-    let wall = release.recipe.wall_behind(spec.and_then(|spec| spec.isolation).as_ref());
+    let mark = mark_of(&*context.store, name).await?;
+    let wall = release.recipe.wall_behind(mark.as_ref());
     let mut walled = Vec::new();
     for node in live {
         let info: Option<NodeInfo> = read(context, TypedKey::NodeInfo(node.clone())).await?;

@@ -7,11 +7,12 @@ use std::time::Duration;
 use agent_core::application::{TakeBackProgress, taken_back};
 use anyhow::Context;
 use model::key::application_prefix;
-use model::{ApplicationName, ApplicationSpec, BuildId, Release, ReleaseId};
+use model::{ApplicationName, BuildId, Release, ReleaseId};
 use model::{Rollout, TypedKey, record};
 
 use super::AgentContext;
-use store::{Store, lookup_record, readable};
+use super::specification::mark_of;
+use store::{Store, readable};
 
 /// Configuration variables as commands write them.
 type Variables = std::collections::BTreeMap<String, String>;
@@ -102,8 +103,7 @@ async fn make(
             .await?;
         store.set(TypedKey::Config(name.clone()).key(), config.into()).await?;
     }
-    let spec = TypedKey::Spec(name.clone()).key();
-    let mark = lookup_record::<ApplicationSpec>(store, spec).await?.and_then(|spec| spec.isolation);
+    let mark = mark_of(store, name).await?;
     let mut recipe = old.recipe.clone();
     recipe.put_behind(mark.as_ref());
     // What was built behind another wall is built again.

@@ -50,6 +50,10 @@ pub struct SessionSpec {
     /// The size of its terminal; `None` if it has pipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Size>,
+    /// The application's number of restarts when it began, which says whether it is behind a wall
+    /// that an owner wants since.
+    #[serde(default)]
+    pub restart: u32,
     /// Whether it goes on when nobody is attached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detached: bool,

@@ -375,7 +375,7 @@ impl ApplicationPlan {
     ) -> bool {
         let mark = app.spec.as_ref().and_then(|spec| spec.isolation.as_ref());
         mark.is_some_and(|mark| {
-            process.record.restart < mark.restart && self.is_over(now, mark.since, OUTSIDE_MAX)
+            mark.is_outside(process.record.restart) && self.is_over(now, mark.since, OUTSIDE_MAX)
         })
     }
 

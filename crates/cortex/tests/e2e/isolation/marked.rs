@@ -64,6 +64,7 @@ fn what_a_developer_pushes_stays_behind_the_mark_of_an_owner() {
         run(command, &arguments.join(" "))
     };
     let before = node.await_ready("own", "web", 1).remove(0);
+    node.cortex(&["run", "-a", "own", "--detach", "--", "sleep", "3600"]);
     node.run(&["isolation", "full", "-a", "own"]).succeeded();
     let shown = isolation_of(&node);
     assert_eq!((&shown["isolation"], &shown["egress"]), (&json!("full"), &json!("none")));
@@ -71,6 +72,19 @@ fn what_a_developer_pushes_stays_behind_the_mark_of_an_owner() {
     assert!(node.cortex(&["info", "-a", "own"]).contains(" wants full, egress none, since "));
     assert_seen(&node, &site, false, false);
     assert_ne!(node.await_ready("own", "web", 1)[0].pid, before.pid, "it was started again");
+    // A command that was begun outside has the minutes that an instance has.
+    let sessions = || node.cortex(&["ps", "-a", "own"]);
+    assert!(sessions().contains("sleep 3600"), "{}", sessions());
+    let mut spec: Value =
+        serde_json::from_str(&node.cortex(&["store", "get", "app::own::spec"])).expect("JSON");
+    let since = spec["isolation"]["since"].as_u64().expect("a time");
+    spec["isolation"]["since"] = json!(since - 300_000);
+    node.cortex(&["store", "set", "app::own::spec", &spec.to_string()]);
+    wait_for("the command to be stopped", STATE_DEADLINE, || {
+        let log = node.cortex(&["logs", "-a", "own"]);
+        let told = log.contains("run.1 is stopped: it began outside the wall");
+        if told && log.contains("run.1 ended") { Ok(()) } else { Err(log) }
+    });
     // Whatever a developer pushes, it is there that it runs, with the commands beside it.
     let directory = project.display().to_string();
     for settings in [none, STANDARD, FULL] {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::Context;
 use model::acme::PublicAddresses;
 use model::node::NodeAddress;
-use model::{ApplicationName, ApplicationSpec, Isolation, Key, Prefix, Release, TypedKey};
+use model::{ApplicationName, Isolation, Key, Prefix, Release, TypedKey};
 use shim::network::{Network, Service, WayOut};
 use shim::sandbox::Sandbox;
 use store::{WatchEvent, lookup_record};
 
 use super::Preparer;
+use crate::specification::mark_of;
 use os::directory::private_directory;
 use os::secret_file::write_private;
 
@@ -48,10 +49,9 @@ impl Preparer {
         application: &ApplicationName,
         release: &Release,
     ) -> anyhow::Result<Release> {
-        let spec = TypedKey::Spec(application.clone()).key();
-        let spec = lookup_record::<ApplicationSpec>(&*self.store, spec).await?;
+        let mark = mark_of(&*self.store, application).await?;
         let mut release = release.clone();
-        release.recipe.put_behind(spec.and_then(|spec| spec.isolation).as_ref());
+        release.recipe.put_behind(mark.as_ref());
         Ok(release)
     }
 
