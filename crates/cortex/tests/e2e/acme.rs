@@ -127,7 +127,7 @@ fn a_declared_domain_becomes_https_and_is_renewed_when_its_authority_says_so() {
     });
     assert!(certificate(&node, "elsewhere.test").is_none());
     assert!(order(&node, "elsewhere.test").is_none());
-    assert_eq!((pebble.orders(), pebble.accounts()), (2, 1));
+    assert_eq!((pebble.orders(), pebble.accounts()), (2, 1), "{}", pebble.log());
 }
 
 #[test]
