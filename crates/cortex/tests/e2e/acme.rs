@@ -215,7 +215,8 @@ fn nodes_that_do_not_hear_of_each_other_answer_for_each_other() {
 
 #[test]
 fn addresses_stars_and_names_without_port_80_have_their_ways() {
-    let Some((lab, pebble)) = lab(1, &Manners::default()) else { return };
+    let manners = Manners { short_lived: true, ..Manners::default() };
+    let Some((lab, pebble)) = lab(1, &manners) else { return };
     let host = lab.host(0);
     let public = format!("--public={}", host.address);
     // Nobody is let in at port 80.

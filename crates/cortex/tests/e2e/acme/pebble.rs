@@ -68,11 +68,15 @@ pub struct Manners {
     pub lifetime: u64,
     /// Names that it gives nothing for.
     pub blocked: &'static [&'static str],
+    /// Whether it has certificates of a minute, too. It chooses by chance for whoever asks for
+    /// neither.
+    pub short_lived: bool,
 }
 
 impl Default for Manners {
     fn default() -> Manners {
-        Manners { nonces_refused: 0, sleeps: 0, lifetime: 90 * 24 * 3600, blocked: &[] }
+        let lifetime = 90 * 24 * 3600;
+        Manners { nonces_refused: 0, sleeps: 0, lifetime, blocked: &[], short_lived: false }
     }
 }
 
@@ -91,6 +95,10 @@ impl Pebble {
         write_server_certificate(files.path(), &address);
         let short = json!({"description": "six days", "validityPeriod": SHORT_SECONDS});
         let usual = json!({"description": "as usual", "validityPeriod": manners.lifetime});
+        let profiles = match manners.short_lived {
+            true => json!({"default": usual, "shortlived": short}),
+            false => json!({"default": usual}),
+        };
         let config = json!({"pebble": {
             "listenAddress": format!("{address}:{DIRECTORY_PORT}"),
             "managementListenAddress": format!("{address}:{MANAGEMENT_PORT}"),
@@ -101,7 +109,7 @@ impl Pebble {
             "domainBlocklist": manners.blocked,
             "retryAfter": {"authz": 1, "order": 1},
             "keyAlgorithm": "ecdsa",
-            "profiles": {"default": usual, "shortlived": short},
+            "profiles": profiles,
         }});
         fs::write(files.path().join("pebble.json"), config.to_string()).expect("a file");
         fs::write(files.path().join("resolv.conf"), format!("nameserver {address}\n"))
