@@ -21,7 +21,7 @@ use super::log::{FILE_BYTES_MAX, LogFile};
 use super::message::{ShimCommand, ShimRequest, Tell, VERSION};
 use super::output::{Output, PipeState, now_ms};
 use super::record::{self, ExitRecord, Holding};
-use super::running::{LEFTOVER_GRACE, Running, Stopping};
+use super::running::{LEFTOVER_GRACE, Running};
 use crate::session::{HeldSession, Source};
 use crate::spec::{LaunchSpec, SessionSpec};
 use os::observe::process;
@@ -36,9 +36,8 @@ const LAUNCH_WAIT: Duration = Duration::from_secs(30);
 const ENDED_WAIT: Duration = Duration::from_secs(3600);
 /// The maximum interval at which orphans are reaped and the files checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// The interval while a tree is being stopped: descendants beside the main process end without a
-/// signal to us.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The interval where nothing tells when the main process ends.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The time after SIGHUP for a command that has something to finish.
 const HANGUP_GRACE: Duration = Duration::from_secs(10);
 /// The time from SIGTERM to SIGKILL for a command that does not heed SIGHUP.
@@ -163,10 +162,9 @@ impl Shim {
             Phase::Gone => now,
             Phase::Running(running) => match &running.stopping {
                 // Nothing wakes the loop when the main process ends, or it has ended.
-                None if running.main_end.is_none() => now + STOP_CHECK_INTERVAL,
+                None if running.main_end.is_none() => now + END_CHECK_INTERVAL,
                 None => running.next_look(self.check_at),
-                Some(Stopping { kill_interval: Some(interval), .. }) => now + *interval,
-                Some(Stopping { kill_at, .. }) => (*kill_at).min(now + STOP_CHECK_INTERVAL),
+                Some(stopping) => stopping.next_look(now),
             },
         };
         let session = self.session.as_ref().and_then(HeldSession::deadline);

@@ -18,6 +18,10 @@ use crate::sandbox::{self, Ending};
 
 /// The grace for what a process that ended by itself left behind.
 pub const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
+/// The interval between two looks while a tree is being stopped, as descendants beside the main
+/// process end without a signal to us: fast at first, since most end at once.
+const STOP_LOOK_MIN: Duration = Duration::from_millis(1);
+const STOP_LOOK_MAX: Duration = Duration::from_millis(20);
 /// The interval between two rounds of SIGKILL: fast at first, as children may fork meanwhile; then
 /// slow, as what is left waits for a disk.
 const KILL_INTERVAL_MIN: Duration = Duration::from_millis(2);
@@ -47,9 +51,21 @@ pub struct Running {
 }
 
 pub struct Stopping {
-    pub kill_at: Instant,
+    began: Instant,
+    kill_at: Instant,
     /// The pause before the next SIGKILL; `None` until the first was sent.
-    pub kill_interval: Option<Duration>,
+    kill_interval: Option<Duration>,
+}
+
+impl Stopping {
+    /// Returns when to look next whether all have ended.
+    pub fn next_look(&self, now: Instant) -> Instant {
+        let elapsed = now.saturating_duration_since(self.began);
+        match self.kill_interval {
+            Some(interval) => now + interval,
+            None => (now + (elapsed / 2).clamp(STOP_LOOK_MIN, STOP_LOOK_MAX)).min(self.kill_at),
+        }
+    }
 }
 
 impl Running {
@@ -97,7 +113,8 @@ impl Running {
                 tree::signal_all(Signal::TERM, self.relay);
                 // A stopped process would not see it.
                 tree::signal_all(Signal::CONT, self.relay);
-                self.stopping = Some(Stopping { kill_at, kill_interval: None });
+                let began = Instant::now();
+                self.stopping = Some(Stopping { began, kill_at, kill_interval: None });
             }
         }
     }
@@ -187,5 +204,25 @@ impl Running {
         while !self.step(Instant::now()) {
             std::thread::sleep(KILL_INTERVAL_MIN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_that_is_stopped_is_looked_at_soon_then_rarely_and_when_it_is_to_be_killed() {
+        let began = Instant::now();
+        let kill_at = began + Duration::from_secs(2);
+        let mut stopping = Stopping { began, kill_at, kill_interval: None };
+        let mut after = |elapsed_ms: u64, kill_interval: Option<Duration>| {
+            stopping.kill_interval = kill_interval;
+            let now = began + Duration::from_millis(elapsed_ms);
+            (stopping.next_look(now) - now).as_millis()
+        };
+        assert_eq!([0, 1, 10, 1_000].map(|elapsed| after(elapsed, None)), [1, 1, 5, 20]);
+        assert_eq!(after(1_995, None), 5);
+        assert_eq!(after(3_000, Some(KILL_INTERVAL_MAX)), KILL_INTERVAL_MAX.as_millis());
     }
 }
