@@ -37,7 +37,8 @@ struct RedisPeople {
 
 #[derive(Default)]
 struct Known {
-    users: BTreeMap<UserName, User>,
+    /// The users by their names; `None` for one that this version cannot read.
+    users: BTreeMap<UserName, Option<User>>,
     tokens: BTreeMap<ContentHash, Token>,
 }
 
@@ -119,8 +120,7 @@ impl Known {
     fn add(&mut self, entry: &Entry) {
         match TypedKey::parse(&entry.key) {
             Some(TypedKey::User(name)) => {
-                self.users
-                    .extend(readable(&entry.key, Some(&entry.value)).map(|user| (name, user)));
+                self.users.insert(name, readable(&entry.key, Some(&entry.value)));
             }
             Some(TypedKey::Token(hash)) => {
                 let token = readable(&entry.key, Some(&entry.value));
@@ -132,7 +132,9 @@ impl Known {
 
     /// Returns whether everybody who has a role is an owner of the platform.
     fn are_owners(&self) -> bool {
-        !self.users.values().any(|user| is_below_owner(&user.grants))
+        let is_owner =
+            |user: &Option<User>| user.as_ref().is_some_and(|user| !is_below_owner(&user.grants));
+        self.users.values().all(is_owner)
     }
 
     /// Returns the token with which somebody of that name may do everything.
@@ -165,7 +167,7 @@ impl Known {
 
     fn valid(&self, hash: &ContentHash, now: Timestamp) -> Option<(&Token, &User)> {
         let token = self.tokens.get(hash)?;
-        let user = self.users.get(&token.user)?;
+        let user = self.users.get(&token.user)?.as_ref()?;
         let state = TokenState::of(Some(token), Some(user), now);
         (state == TokenState::Valid).then_some((token, user))
     }

@@ -125,3 +125,12 @@ async fn whoever_is_or_asks_for_less_than_an_owner_is_refused_by_name() {
     }
     assert!(!world.people.are_owners() && world.audited().await.is_empty());
 }
+
+#[tokio::test]
+async fn somebody_of_whom_nothing_can_be_read_may_be_less_than_an_owner() {
+    let world = World::begin().await;
+    assert!(world.people.are_owners());
+    let key = TypedKey::User("new".parse().unwrap()).key();
+    world.store.set(key, b"{\"v\": 99}".to_vec().into()).await.unwrap();
+    eventually("the door is closed", async || !world.people.are_owners()).await;
+}
