@@ -35,9 +35,9 @@ async fn a_program_behind_a_wall_is_told_as_it_ended() {
         until("everything to be gone", || place.marked().is_empty()).await;
     }
     // SIGTERM reaches the program, which ends in its own way.
-    let script = "trap 'echo asked; exit 4' TERM; echo said; while :; do sleep 0.02; done";
+    let script = "trap 'echo asked; exit 4' TERM; echo ready; while :; do sleep 0.02; done";
     let held = place.launcher().launch(walled(script)).await.unwrap();
-    until("it to run", || fs::read_to_string(place.log()).unwrap().ends_with("said\n")).await;
+    until("it to run", || fs::read_to_string(place.log()).unwrap().ends_with("ready\n")).await;
     held.stop(LONG).await.unwrap();
     let exit = exit_of(&*held).await;
     assert_eq!((exit.how.as_str(), exit.success), ("exit status 4", false));
