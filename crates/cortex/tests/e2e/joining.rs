@@ -19,6 +19,15 @@ fn says(text: &str, needles: &[&str]) {
     }
 }
 
+/// Waits until a node's log says all of this: who is refused may hear of it before that is written.
+#[track_caller]
+fn await_log(log: impl Fn() -> String, needles: &[&str]) {
+    wait_for("the log to say it", STATE_DEADLINE, || {
+        let log = log();
+        if needles.iter().all(|needle| log.contains(needle)) { Ok(()) } else { Err(log) }
+    });
+}
+
 /// Stops a member and starts it again with this invitation and these options; returns what it says
 /// as it fails.
 fn joins_in_vain(member: &mut Member, invitation: &str, options: &[&str]) -> String {
@@ -35,7 +44,7 @@ fn an_address_that_nobody_can_reach_is_told_at_both_ends() {
     let invitation = one.invitation();
     let said = joins_in_vain(&mut two, &invitation, &["--advertise", &closed]);
     says(&said, &["cannot reach the new one at", &closed, "firewall", "--advertise"]);
-    says(&one.log(), &["peer.refused", "cannot reach the new one at", &closed]);
+    await_log(|| one.log(), &["peer.refused", "cannot reach the new one at", &closed]);
     assert!(one.peers()["peers"].as_array().is_some_and(Vec::is_empty), "{}", one.peers());
     // Nothing was used up.
     two.set_options(&["--join", &invitation]);
@@ -140,7 +149,7 @@ fn an_invitation_that_is_too_old_or_was_used_is_refused() {
     says(&newcomer.joins_in_vain(&short, &[]), &["not known here", "older", "nodes invite"]);
     let two = Node::start_with(&["--join", &long, "--listen", &local_address()]);
     says(&newcomer.joins_in_vain(&long, &[]), &["it was used", "cortex nodes invite"]);
-    says(&one.log(), &["peer.refused", "it was used"]);
+    await_log(|| one.log(), &["peer.refused", "it was used"]);
     await_acquaintance(&[&one, &two]);
 }
 
@@ -152,7 +161,7 @@ fn a_machine_whose_clock_is_wrong_is_told_at_both_ends() {
     for (off, says_what) in [(HOURS_OFF, "ahead of"), ("--clock-off=-18000", "behind")] {
         let said = newcomer.joins_in_vain(&word, &["--fail-points", off]);
         says(&said, &["the new node's clock is", says_what, "timedatectl", "again"]);
-        says(&one.log(), &["peer.refused", "clock is", says_what]);
+        await_log(|| one.log(), &["peer.refused", "clock is", says_what]);
     }
     let mut two = Node::start_with(&["--join", &word, "--listen", &local_address(), "--load=20"]);
     await_acquaintance(&[&one, &two]);
@@ -279,7 +288,7 @@ fn nodes_of_different_versions_work_together_or_are_told() {
     let newer = versions("2-3");
     let said = newcomer.joins_in_vain(&word, &[&newer[0], &newer[1]]);
     says(&said, &["versions 2 to 3", "this node 1 to 1", "bring the older", "cortex upgrade"]);
-    says(&one.log(), &["peer.refused", "versions 2 to 3"]);
+    await_log(|| one.log(), &["peer.refused", "versions 2 to 3"]);
 
     let mut two = Node::start_with(&["--join", &word, "--listen", &local_address(), "--load=20"]);
     await_acquaintance(&[&one, &two]);
