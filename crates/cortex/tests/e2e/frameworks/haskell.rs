@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::node;
+use super::walled_node;
 use crate::project::{edit, of_files, tool};
 use crate::tour::Tour;
 
@@ -32,7 +32,7 @@ fn generate(project: &Path, packages: &str, main: &str) {
 
 /// Tours the program under the name of its framework.
 pub fn tour(name: &str, packages: &str, main: &str, server: &str) {
-    let node = node();
+    let node = walled_node();
     let project = node.path(&format!("renamed-{name}"));
     let answer = format!("Hello from {name}");
     generate(&project, packages, &main.replace("Hello from Haskell", &answer));
