@@ -47,10 +47,11 @@ pub struct ProxyArgs {
     /// Seconds of load per row, contender and round
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Only rows whose name contains one of these
-    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
+    /// Only rows whose name contains this; may be repeated
+    #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Another build of cortex [default: the one beside this program]
+    /// Another build of cortex, which measures the router in the cortex-bench beside it
+    /// [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     cortex: Option<PathBuf>,
     /// Another build of nginx [default: the installed one]
