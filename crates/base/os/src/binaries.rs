@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::observe::process;
+
 /// The file that this process runs, whatever became of its name.
 pub const OWN_BINARY: &str = "/proc/self/exe";
 const CHUNK_BYTES: usize = 256 << 10;
@@ -159,7 +161,7 @@ fn unfinished() -> String {
 /// Returns whether something of that name is being made by a process that lives.
 fn is_under_way(name: &OsStr) -> bool {
     let maker = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED)?.split_once('-'));
-    maker.is_some_and(|(pid, _)| Path::new("/proc").join(pid).exists())
+    maker.and_then(|(pid, _)| process::stat(pid.parse().ok()?)).is_some()
 }
 
 fn write(source: &Path, fresh: &Path) -> io::Result<()> {

@@ -177,6 +177,16 @@ impl Access {
         }
     }
 
+    /// Returns whether whoever has these rights may still listen; what was subscribed to or watched
+    /// goes on without a command that would ask.
+    pub fn may_listen(&self, rights: &Rights) -> bool {
+        match rights {
+            Rights::Application(_) => true,
+            Rights::User(name) => self.users.load().contains_key(name),
+            rights => self.covers(rights, &Prefix::all(), false),
+        }
+    }
+
     /// Reads the users, and follows their changes until the store ends.
     pub async fn follow(&self, store: &SharedStore) -> anyhow::Result<()> {
         let mut watch = store.watch(prefix(), None).await?;

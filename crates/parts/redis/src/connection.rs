@@ -264,9 +264,13 @@ impl Connection {
         }
         tokio::select! {
             filled = fill => Ok(filled? > 0),
-            delivery = next_delivery(subscriber) => Ok(self.pass_on(delivery)),
-            event = next_change(watch) => Ok(self.tell(event)),
+            delivery = next_delivery(subscriber) => Ok(self.may_listen() && self.pass_on(delivery)),
+            event = next_change(watch) => Ok(self.may_listen() && self.tell(event)),
         }
+    }
+
+    fn may_listen(&self) -> bool {
+        self.context.access.may_listen(&self.rights)
     }
 
     /// Passes messages on. Returns `false` if some were lost: the client has to know, and

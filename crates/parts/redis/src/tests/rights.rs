@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::{Client, DEADLINE, Server};
+use super::{Client, DEADLINE, Server, show};
 use crate::{LogInRefused, People, ServerConfig};
 
 type Encrypted = StreamOwned<ClientConnection, TcpStream>;
@@ -174,7 +174,22 @@ fn an_owner_of_the_platform_may_everything_and_other_people_close_the_door() {
         }
         assert_eq!(client.text("CORTEX.PREFIX a"), "[a 2]");
         assert!(client.text("CLIENT LIST").contains("user=ana"));
+        // What is listened to ends with the rights, although nothing is asked any more.
+        let mut listening = server.client();
+        listening.text("HELLO 3 AUTH ana cortex_a");
+        assert!(listening.text("CORTEX.WATCH a") == "OK");
+        client.text("SET a 3");
+        assert!(show(&listening.next()).contains("set a 3"));
+        platform.others.store(false, Ordering::Relaxed);
+        let mut open = server.client();
+        assert_eq!(open.text("GET a"), "3");
+        platform.others.store(true, Ordering::Relaxed);
         platform.revoked.store(true, Ordering::Relaxed);
+        assert!(open.text("SET a 4").starts_with("-NOPERM"));
+        platform.others.store(false, Ordering::Relaxed);
+        assert_eq!(open.text("SET a 4"), "OK");
+        assert!(listening.at_end(), "it is cut off instead of told");
+        platform.others.store(true, Ordering::Relaxed);
         assert!(client.text("GET a").starts_with("-NOPERM"));
         assert!(client.text("DEL a").starts_with("-NOPERM"));
     }
